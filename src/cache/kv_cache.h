@@ -1,0 +1,180 @@
+// The KV cache: which prefix of a prompt is already computed, where its blocks are, and the memory for
+// the rest. It joins *who* a block is (prefix) with *where* it is (block); nothing else knows both.
+//
+// A sequence goes: Admit (longest prefix pinned, worst case reserved) -> Rematch, just before its first
+// slice -> for each step Prepare(rows), the forward pass writes K and V, Commit(tokens) -> Finish.
+// Dropping a CacheSequence at any point gives back its pins; blocks sealed before stay reusable.
+//
+// Exact:     a match is exact to the token: whole blocks are shared in place; rows of a partly
+//            matching block are copied into a slot of the sequence's own (DESIGN 6).
+// Safe:      lookups see sealed blocks of the same namespace whose tokens compare equal, nothing else.
+// Planned:   admission reserves the worst case of every group: Prepare cannot fail and a pinned block
+//            is never evicted.
+//
+// Ownership: the cache owns all slots and must outlive its sequences.
+// Threads:   one thread, the engine's.
+// Errors:    a full cache is an outcome (kWait, kNever); misuse aborts.
+// Design:    DESIGN 4-7, docs/format/block.md, docs/format/identity.md
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/geometry.h"
+#include "base/hash.h"
+#include "base/identity.h"
+#include "base/ids.h"
+#include "base/kv_view.h"
+#include "base/ledger.h"
+
+namespace reprise {
+
+struct KvCacheOptions {
+  Geometry geometry;
+  ComputationIdentity identity;
+  std::vector<uint32_t> slots;   // [groups]: slots of each group's pool
+  uint32_t sequences_max = 0;    // admitted at once
+  uint32_t context_max = 0;      // tokens of one sequence
+  uint32_t in_flight_max = 0;    // rows that one Prepare may ask for
+  uint64_t shuffle_seed = 0;     // not 0: hand out slots in a shuffled order (tests)
+};
+
+enum class MissReason : uint8_t {  // SCHEMA 4; those that memory alone can give
+  kNone,
+  kNeverSeen,
+  kTokensDiffer,
+  kEvicted,
+  kWindowNotResident,
+  kLastTokenRule,
+  kReadDisabled,
+};
+std::string_view Name(MissReason reason);  // "tokens_differ"
+
+struct PrefixMatch {
+  uint32_t tokens = 0;         // usable without computing
+  MissReason reason = MissReason::kNone;  // why not one more
+};
+
+class KvCache;
+
+// One admitted sequence. Move-only; the destructor gives back pins and reservations.
+class CacheSequence {
+ public:
+  CacheSequence() = default;
+  CacheSequence(CacheSequence&&) noexcept;
+  CacheSequence& operator=(CacheSequence&&) noexcept;
+  ~CacheSequence();
+
+  explicit operator bool() const { return cache_ != nullptr; }
+
+  // Tokens whose K and V are in place: the next one to compute. After Admit: the match.
+  uint32_t length() const;
+  // What Admit or the last Rematch found.
+  PrefixMatch match() const;
+
+  // Looks again for a longer prefix of the prompt, others may have sealed more. REQUIRES: nothing was
+  // prepared yet. Returns the tokens gained. Never loses what is pinned.
+  uint32_t Rematch();
+
+  // Slots for positions [length(), length() + rows). Cannot fail: admission reserved them. Window slots
+  // that no coming query reaches are unpinned. REQUIRES: rows <= in_flight_max, within tokens_max.
+  void Prepare(uint32_t rows);
+
+  // [groups]: block tables, entry i = slot of block i, kNoSlot where out of a window's reach. Covers
+  // what was prepared. Valid until the next call of a method.
+  std::span<const std::span<const SlotId>> tables() const;
+
+  // K and V of the next tokens.size() positions have been written: appends them and seals every block
+  // they complete (unless the sequence was admitted without `write`).
+  // REQUIRES: tokens.size() <= what was prepared.
+  void Commit(std::span<const TokenId> tokens);
+
+  // Work will be taken up again at length(): the end of a prompt or of a turn. What every group needs to
+  // resume there is kept longest (DESIGN 7.2).
+  void MarkCheckpoint();
+
+  // The sequence ends well: its partial last block is kept as a tail and the handle becomes empty.
+  void Finish();
+
+ private:
+  friend class KvCache;
+  CacheSequence(KvCache* cache, uint32_t index) : cache_(cache), index_(index) {}
+  KvCache* cache_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+class KvCache {
+ public:
+  // One line per component: pools by group, tree, block tables.
+  static std::vector<Footprint> Footprints(const KvCacheOptions& options);
+  // Slots of each group for a byte budget: shares the bytes so that as many tokens as possible fit,
+  // window groups no more than they can use. Error: the budget holds not even one sequence of
+  // context_max tokens; the message gives both numbers.
+  static absl::StatusOr<std::vector<uint32_t>> PlanSlots(const KvCacheOptions& options, uint64_t budget_bytes);
+
+  KvCache(const KvCacheOptions& options, Ledger& ledger);
+  ~KvCache();
+
+  enum class Outcome : uint8_t {
+    kAdmitted,
+    kWait,   // does not fit now; will when others have ended
+    kNever,  // would not fit an empty cache
+  };
+  struct AdmitRequest {
+    NamespaceId name_space;
+    std::span<const TokenId> prompt;  // copied
+    uint32_t tokens_max = 0;          // prompt + output, the worst case; >= prompt.size()
+    bool read = true;                 // use what is cached
+    bool write = true;                // seal what is computed
+  };
+  // Finds and pins the longest usable prefix (at most prompt.size() - 1 tokens) and reserves the worst
+  // case. On kAdmitted `sequence` is set.
+  Outcome Admit(const AdmitRequest& request, CacheSequence& sequence);
+
+  // The usable prefix now, without pinning or touching anything.
+  PrefixMatch Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const;
+
+  // The namespace of this cache's computation for a scope. Hashes; keep the result.
+  NamespaceId Namespace(const Scope& scope) const;
+
+  // [groups], for the executor.
+  std::span<const KvGroupView> group_views() const;
+  const Geometry& geometry() const;
+
+  struct GroupStats {
+    uint32_t slots_total = 0;
+    uint32_t slots_free = 0;
+    uint32_t slots_active = 0;    // pinned
+    uint32_t slots_reusable = 0;  // sealed or tail, unpinned
+  };
+  struct Stats {
+    std::vector<GroupStats> groups;
+    uint32_t sequences = 0;
+    uint64_t nodes = 0;
+    uint64_t tails = 0;
+    uint64_t tokens_reused = 0;
+    uint64_t tokens_computed = 0;
+    uint64_t evicted_blocks = 0;
+    uint64_t duplicate_seals = 0;
+  };
+  Stats stats() const;
+
+  // Evicts everything that is not pinned.
+  void Clear();
+
+  // Aborts unless every slot is free, reserved, pinned or reusable exactly once, pins match the
+  // sequences, parents hold their children and reservations can be met. O(everything); for tests.
+  void CheckIntegrity() const;
+
+ private:
+  friend class CacheSequence;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise

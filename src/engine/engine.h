@@ -1,0 +1,55 @@
+// The step loop: submit, run, sample, stream, cancel. The one thread that owns cache and scheduler
+// lives here; everything else talks to it through bounded queues.
+//
+// Ownership: owns cache and scheduler; uses the executor and the tokenizer, which must outlive it.
+// Threads:   all public methods from any thread; sinks are called on the engine thread.
+// Errors:    Submit refuses with a RequestError (queue_full, never_fits, context_too_long,
+//            shutting_down); later errors arrive as the last event. Nothing throws.
+// Design:    DESIGN 3, 10
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/ledger.h"
+#include "engine/generation.h"
+
+namespace reprise {
+
+// What a server needs of an engine; tests put a fake here.
+class EngineInterface {
+ public:
+  virtual ~EngineInterface() = default;
+
+  // Queues the request; `sink` gets its events until one has `finish`. On an error the sink is dropped.
+  struct Submission {
+    SequenceId id;
+    std::optional<RequestError> error;
+  };
+  virtual Submission Submit(GenerationRequest request, GenerationSink sink) = 0;
+
+  // Ends a request within one step, with FinishReason::kCancelled; no-op if it ended already.
+  virtual void Cancel(SequenceId id) = 0;
+
+  struct Stats {
+    uint32_t queued_requests = 0;
+    uint64_t queued_tokens = 0;
+    uint32_t running = 0;
+    uint64_t steps = 0;
+    uint64_t tokens_reused = 0;
+    uint64_t tokens_computed = 0;
+    uint64_t tokens_generated = 0;
+  };
+  virtual Stats stats() const = 0;
+  virtual uint32_t context_max() const = 0;
+
+  // Stops taking requests, lets running ones finish until `deadline_ms`, then cancels them.
+  virtual void Drain(uint32_t deadline_ms) = 0;
+};
+
+}  // namespace reprise
