@@ -1,15 +1,21 @@
-// From logits to a token: libllama's filters, our draw. A draw depends on (seed, position) alone, by a
-// counter-based generator (Philox4x32-10, Salmon et al., 2011), so a reply does not depend on who else
-// is served, on pauses or on retries.
+// From logits to a token. A draw depends on the logits and on (seed, position) alone, by a counter-based
+// generator, so a reply does not depend on who else is served, on pauses or on retries; and not on the
+// CPU, since exp and log are polynomials of our own with a fixed order of operations.
 //
-// Ownership: owns its candidate arrays, sized at construction. Threads: one per object.
+// The filters are libllama's, in its order: top_k, top_p, min_p on the distribution at temperature 1, then
+// the temperature. Each of them keeps the m best by (logit, then lower id), so together they are one
+// threshold, found in O(vocab_size) without sorting: libllama's own allocate, break ties by accident and
+// sort 262,144 candidates. The draw inverts the cumulative sum of what is left in order of ids.
+//
+// Ownership: the caller's memory holds the scratch arrays and must outlive it.
+// Threads:   one per object.
 // Errors:    parameters are checked by the server; a wrong one aborts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -32,15 +38,17 @@ struct TokenLogprob {
 class Sampler {
  public:
   static uint64_t Footprint(uint32_t vocab_size);
-  Sampler(uint32_t vocab_size, std::span<std::byte> memory);  // memory: Footprint bytes
+  Sampler(uint32_t vocab_size, std::span<std::byte> memory);  // memory: Footprint bytes, aligned to 64
   ~Sampler();
 
   // Draws the token for `position` (its index in the sequence). Greedy takes the first of equals.
-  // `banned`: tokens that may not be drawn. Steady state allocates nothing.
+  // `banned`: tokens that may not be drawn; not all of them. `logits`: [vocab_size], finite.
+  // Allocates nothing.
   TokenId Sample(std::span<const float> logits, const SamplingParameters& parameters, uint64_t position,
                  std::span<const TokenId> banned);
 
-  // The log-probability of `token` and of the `top` most likely ones, most likely first.
+  // The log-probability of `token`; in `out` those of the `top` most likely ones, most likely first.
+  // Allocates only where `out` has less capacity than `top`.
   TokenLogprob Logprobs(std::span<const float> logits, TokenId token, uint32_t top, std::vector<TokenLogprob>& out);
 
  private:
