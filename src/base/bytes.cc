@@ -49,8 +49,8 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     if (bytes < 0 || bytes >= 9.0e18) break;
     return static_cast<uint64_t>(bytes);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", std::string(text), "' is not a size; write a number and one of B KB MB GB KiB MiB GiB, as in 6GiB"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", std::string(text), "' is not a size; write a number and one of B KB MB GB KiB MiB GiB, as in 6GiB"));
 }
 
 }  // namespace reprise

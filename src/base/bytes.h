@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "formats are little-en
 class ByteWriter {
  public:
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void Put(T value) {
     const size_t at = bytes_.size();
     bytes_.resize(at + sizeof(T));

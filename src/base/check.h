@@ -22,12 +22,12 @@ template <class A, class B>
 #define CHECK(condition) \
   (__builtin_expect(static_cast<bool>(condition), 1) ? (void)0 : ::reprise::CheckFailed(__FILE__, __LINE__, #condition))
 
-#define REPRISE_CHECK_OP(a, op, b)                                                             \
-  do {                                                                                         \
-    const auto& check_a = (a);                                                                 \
-    const auto& check_b = (b);                                                                 \
-    if (__builtin_expect(!(check_a op check_b), 0))                                            \
-      ::reprise::CheckOpFailed(__FILE__, __LINE__, #a " " #op " " #b, check_a, check_b);       \
+#define REPRISE_CHECK_OP(a, op, b)                                                       \
+  do {                                                                                   \
+    const auto& check_a = (a);                                                           \
+    const auto& check_b = (b);                                                           \
+    if (__builtin_expect(!(check_a op check_b), 0))                                      \
+      ::reprise::CheckOpFailed(__FILE__, __LINE__, #a " " #op " " #b, check_a, check_b); \
   } while (false)
 
 #define CHECK_EQ(a, b) REPRISE_CHECK_OP(a, ==, b)

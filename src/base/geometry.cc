@@ -9,19 +9,26 @@ namespace reprise {
 
 std::string_view Name(ElementType type) {
   switch (type) {
-    case ElementType::kF32: return "f32";
-    case ElementType::kF16: return "f16";
-    case ElementType::kBf16: return "bf16";
+    case ElementType::kF32:
+      return "f32";
+    case ElementType::kF16:
+      return "f16";
+    case ElementType::kBf16:
+      return "bf16";
   }
   CHECK(false);
 }
 
 std::string_view Name(GroupKind kind) {
   switch (kind) {
-    case GroupKind::kFull: return "full";
-    case GroupKind::kWindow: return "window";
-    case GroupKind::kLatent: return "latent";
-    case GroupKind::kRecurrent: return "recurrent";
+    case GroupKind::kFull:
+      return "full";
+    case GroupKind::kWindow:
+      return "window";
+    case GroupKind::kLatent:
+      return "latent";
+    case GroupKind::kRecurrent:
+      return "recurrent";
   }
   CHECK(false);
 }

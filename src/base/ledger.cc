@@ -42,8 +42,8 @@ Region Ledger::Reserve(std::string_view component, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (bytes > limit_bytes_ - taken_bytes_)
     CheckFailed(__FILE__, __LINE__,
-                absl::StrCat("ledger: ", std::string(component), " asks for ", bytes, " B, left ", limit_bytes_ - taken_bytes_, " of ",
-                             limit_bytes_));
+                absl::StrCat("ledger: ", std::string(component), " asks for ", bytes, " B, left ",
+                             limit_bytes_ - taken_bytes_, " of ", limit_bytes_));
   taken_bytes_ += bytes;
   by_component_[std::string(component)] += bytes;
   Region region;
@@ -60,12 +60,14 @@ Region Ledger::Take(std::string_view component, uint64_t bytes) {
   const uint64_t mapped = MappedBytes(bytes);
   void* start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED)
-    CheckFailed(__FILE__, __LINE__, absl::StrCat("ledger: the system refused ", bytes, " B for ", std::string(component)));
+    CheckFailed(__FILE__, __LINE__,
+                absl::StrCat("ledger: the system refused ", bytes, " B for ", std::string(component)));
   std::byte* data = static_cast<std::byte*>(start);
   if (huge) {
     // Keep exactly the aligned part mapped, so that a release needs no more than data and size.
     const uint64_t keep = RoundUp(bytes, kHugePageBytes);
-    const uint64_t head = RoundUp(reinterpret_cast<uintptr_t>(data), kHugePageBytes) - reinterpret_cast<uintptr_t>(data);
+    const uint64_t head =
+        RoundUp(reinterpret_cast<uintptr_t>(data), kHugePageBytes) - reinterpret_cast<uintptr_t>(data);
     if (head > 0) munmap(data, head);
     if (mapped - head - keep > 0) munmap(data + head + keep, mapped - head - keep);
     data += head;

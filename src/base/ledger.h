@@ -84,7 +84,7 @@ class Ledger {
 
   const uint64_t limit_bytes_;
   mutable std::mutex mutex_;
-  uint64_t taken_bytes_ = 0;                 // guarded by mutex_
+  uint64_t taken_bytes_ = 0;                      // guarded by mutex_
   std::map<std::string, uint64_t> by_component_;  // guarded by mutex_
 };
 

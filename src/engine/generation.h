@@ -27,9 +27,9 @@ struct RequestError {
 };
 
 struct GenerationRequest {
-  std::vector<TokenId> prompt;  // not empty
+  std::vector<TokenId> prompt;          // not empty
   std::string prompt_param = "prompt";  // the field that errors about the prompt name
-  uint32_t max_tokens = 0;      // 0: up to the context
+  uint32_t max_tokens = 0;              // 0: up to the context
   SamplingParameters sampling;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -43,8 +43,8 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
 
 struct GeneratedToken {
   TokenId token;
-  float logprob = 0;               // when asked for
-  std::vector<TokenLogprob> top;   // when asked for
+  float logprob = 0;              // when asked for
+  std::vector<TokenLogprob> top;  // when asked for
 };
 
 // SCHEMA 3 `timings`, in milliseconds and tokens.
@@ -61,9 +61,9 @@ struct GenerationEvent {
   std::vector<GeneratedToken> tokens;
   uint32_t prefilled = 0;  // of prompt_n, while the prompt is computed (no text yet): for progress
   std::optional<FinishReason> finish;
-  std::string stop_string;             // with kStop: the stop string that ended it, or empty
-  std::optional<RequestError> error;   // with kError
-  Timings timings;                     // with finish
+  std::string stop_string;            // with kStop: the stop string that ended it, or empty
+  std::optional<RequestError> error;  // with kError
+  Timings timings;                    // with finish
 };
 
 // Called on the engine thread; must not block. A request's events come in order.

@@ -1,0 +1,81 @@
+#include "cli/commands.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+
+namespace reprise {
+
+void EngineFlags::AddTo(CLI::App& app) {
+  app.add_option("model", model_path, "the model, a GGUF file")->required();
+  app.add_option("--memory", memory,
+                 "what the process may take, as in 6GiB (default: from the control group or machine)");
+  app.add_option("--context", context, "tokens of one conversation (default: as the model was trained, or what fits)");
+  app.add_option("--threads", threads, "compute threads (default: one per core)")->check(CLI::Range(1, 256));
+  app.add_option("--kv-type", kv_type, "element type of K and V: f16, bf16 or f32")->capture_default_str();
+  app.add_option("--isa", isa, "instruction set: portable, avx2 or avx512 (default: the best; the bits are the same)");
+  app.add_option("--chat-template", chat_template_path, "a Jinja file to use instead of the model's own template");
+}
+
+absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
+  LocalEngineOptions options;
+  options.model_path = model_path;
+  options.context = context;
+  options.threads = threads;
+  if (!memory.empty()) {
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(memory);
+    if (!bytes.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--memory: ", std::string(bytes.status().message())));
+    options.memory_bytes = *bytes;
+  }
+  bool known = false;
+  for (ElementType type : {ElementType::kF16, ElementType::kBf16, ElementType::kF32}) {
+    if (kv_type != Name(type)) continue;
+    options.kv_type = type;
+    known = true;
+  }
+  if (!known) return absl::InvalidArgumentError(absl::StrCat("--kv-type: '", kv_type, "' is none of f16, bf16, f32"));
+  if (!isa.empty()) {
+    const absl::StatusOr<Isa> parsed = ParseIsa(isa);
+    if (!parsed.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--isa: ", std::string(parsed.status().message())));
+    options.isa = *parsed;
+  }
+  if (!chat_template_path.empty()) {
+    std::ifstream file(chat_template_path);
+    if (!file) return absl::NotFoundError(absl::StrCat("--chat-template: cannot read ", chat_template_path));
+    std::ostringstream text;
+    text << file.rdbuf();
+    options.chat_template = text.str();
+    if (options.chat_template.empty())
+      return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", chat_template_path, " is empty"));
+  }
+  return options;
+}
+
+int Report(const absl::Status& status) {
+  std::fprintf(stderr, "reprise: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : absl::IsDataLoss(status) ? 3 : 1;
+}
+
+absl::StatusOr<std::unique_ptr<LocalEngine>> LoadWithProgress(const LocalEngineOptions& options) {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  int shown = -1;
+  auto engine = LocalEngine::Load(options, [&](double fraction) {
+    const int percent = static_cast<int>(fraction * 100);
+    if (percent == shown || (!terminal && percent / 10 == shown / 10 && shown >= 0)) return;
+    shown = percent;
+    std::fprintf(stderr,
+                 terminal ? "\rreading and packing the weights: %d %% " : "reading and packing the weights: %d %%\n",
+                 percent);
+  });
+  if (terminal && shown >= 0) std::fprintf(stderr, "\n");
+  return engine;
+}
+
+}  // namespace reprise

@@ -1,0 +1,176 @@
+#include "engine/local_engine.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "env/machine.h"
+
+namespace reprise {
+namespace {
+
+uint64_t Sum(const std::vector<Footprint>& lines) {
+  return std::accumulate(lines.begin(), lines.end(), uint64_t{0},
+                         [](uint64_t sum, const Footprint& line) { return sum + line.bytes; });
+}
+
+void Append(std::vector<Footprint>& lines, std::vector<Footprint> more) {
+  lines.insert(lines.end(), more.begin(), more.end());
+}
+
+uint32_t Threads(const LocalEngineOptions& options) {
+  return options.threads > 0 ? options.threads : ReadMachineInfo().cores;
+}
+
+SchedulerOptions SchedulerFor(const LocalEngineOptions& options, uint32_t context) {
+  return {.sequences_max = options.sequences_max,
+          .step_rows_max = options.step_rows_max,
+          .shared_rows_max = options.shared_rows_max,
+          .context_max = context,
+          .queue_requests_max = options.queue_requests_max,
+          .queue_tokens_max = options.queue_tokens_max};
+}
+
+ForwardOptions ForwardFor(const LocalEngineOptions& options, uint32_t context) {
+  return {.context_max = context,
+          .batch_rows_max = options.step_rows_max,
+          .logits_rows_max = options.sequences_max,
+          .slices_max = options.sequences_max,
+          .threads = Threads(options)};
+}
+
+KvCacheOptions CacheFor(const ModelDescription& model, const LocalEngineOptions& options, uint32_t context) {
+  KvCacheOptions cache;
+  cache.geometry = model.geometry;
+  cache.identity = model.identity;
+  cache.sequences_max = options.sequences_max;
+  cache.context_max = context;
+  cache.in_flight_max = options.step_rows_max;
+  cache.shuffle_seed = options.shuffle_seed;
+  return cache;
+}
+
+// Everything but the KV cache, for a context.
+std::vector<Footprint> FixedLines(const ModelDescription& model, const LocalEngineOptions& options, uint32_t context) {
+  std::vector<Footprint> lines = ModelWeights::Footprints(model);
+  lines.push_back({"tokenizer", Tokenizer::EstimateBytes(model.path)});
+  Append(lines, ForwardPass::Footprints(model, ForwardFor(options, context)));
+  Append(lines, TextEngine::Footprints(SchedulerFor(options, context), model.vocab_size));
+  if (options.other_bytes > 0) lines.push_back({"server", options.other_bytes});
+  lines.push_back({"runtime", LocalEngine::kRuntimeBytes});
+  return lines;
+}
+
+// Slots for a context, or why not.
+absl::StatusOr<MemoryPlan> PlanFor(const ModelDescription& model, const LocalEngineOptions& options,
+                                   uint64_t memory_bytes, uint32_t context) {
+  MemoryPlan plan{.memory_bytes = memory_bytes, .context = context};
+  plan.lines = FixedLines(model, options, context);
+  const uint64_t fixed = Sum(plan.lines);
+  KvCacheOptions cache = CacheFor(model, options, context);
+  if (fixed >= memory_bytes)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("everything but the KV cache takes ", HumanBytes(fixed), " of ", HumanBytes(memory_bytes)));
+  const absl::StatusOr<std::vector<uint32_t>> slots = KvCache::PlanSlots(cache, memory_bytes - fixed);
+  if (!slots.ok()) return slots.status();
+  plan.slots = cache.slots = *slots;
+  Append(plan.lines, KvCache::Footprints(cache));
+  for (uint32_t g = 0; g < model.geometry.groups.size(); ++g)
+    if (model.geometry.groups[g].kind == GroupKind::kFull)
+      plan.pool_tokens = uint64_t{plan.slots[g]} * model.geometry.block_tokens;
+  return plan;
+}
+
+// What was asked and what would work: a line each, for a tired person at night.
+absl::Status DoesNotFit(const ModelDescription& model, const LocalEngineOptions& options, uint64_t memory_bytes,
+                        uint32_t context, const absl::Status& reason) {
+  std::string text =
+      absl::StrCat("this does not fit into ", HumanBytes(memory_bytes), ": ", std::string(reason.message()), "\n");
+  for (const Footprint& line : FixedLines(model, options, context))
+    absl::StrAppend(&text, "  ", line.component, ": ", HumanBytes(line.bytes), "\n");
+  uint64_t enough = memory_bytes;
+  while (enough < (1ull << 50) && !PlanFor(model, options, enough, context).ok()) enough += enough / 8 + (64 << 20);
+  uint32_t shorter = context;
+  while (shorter > 64 && !PlanFor(model, options, memory_bytes, shorter).ok()) shorter /= 2;
+  text += "settings that would work:";
+  absl::StrAppend(&text, "\n  --memory ", (enough >> 20) + 1, "MiB");
+  if (PlanFor(model, options, memory_bytes, shorter).ok()) absl::StrAppend(&text, "\n  --context ", shorter);
+  absl::StrAppend(&text, "\n  a smaller model, or the same with fewer bits per weight");
+  return absl::ResourceExhaustedError(text);
+}
+
+}  // namespace
+
+uint64_t MemoryPlan::total_bytes() const { return Sum(lines); }
+
+absl::StatusOr<MemoryPlan> LocalEngine::Plan(const ModelDescription& model, const LocalEngineOptions& options) {
+  const MachineInfo machine = ReadMachineInfo();
+  const uint64_t memory = options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBytes(machine);
+  const uint32_t trained = model.context_trained;
+  uint32_t context = options.context > 0 ? options.context : trained;
+  std::string context_from = options.context > 0 ? "--context" : "the model";
+  absl::StatusOr<MemoryPlan> plan = PlanFor(model, options, memory, context);
+  // Without a wish of the user's the context gives way to the memory.
+  while (!plan.ok() && options.context == 0 && context > 512) {
+    context /= 2;
+    context_from = "the memory";
+    plan = PlanFor(model, options, memory, context);
+  }
+  if (!plan.ok()) return DoesNotFit(model, options, memory, context, plan.status());
+  plan->context_from = context_from;
+  plan->memory_from = options.memory_bytes > 0 ? "--memory"
+                      : machine.memory_limit_bytes > 0 && machine.memory_limit_bytes < machine.memory_total_bytes
+                          ? "the control group's limit"
+                          : "half of the machine";
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngineOptions& options,
+                                                               const Progress& progress) {
+  auto model = ModelDescription::Read(options.model_path, {.key_type = options.kv_type, .value_type = options.kv_type});
+  if (!model.ok()) return model.status();
+  absl::StatusOr<MemoryPlan> plan = Plan(**model, options);
+  if (!plan.ok()) return plan.status();
+
+  std::unique_ptr<LocalEngine> local(new LocalEngine());
+  local->plan_ = *std::move(plan);
+  local->isa_ = options.isa.value_or(BestIsa());
+  local->model_ = *std::move(model);
+  local->ledger_ = std::make_unique<Ledger>(local->plan_.memory_bytes);
+  local->pool_ = std::make_unique<WorkerPool>(Threads(options));
+  const ModelDescription& description = *local->model_;
+  Ledger& ledger = *local->ledger_;
+  const uint64_t staging = ModelWeights::StagingBytes(description, local->pool_->threads());
+  if (!ledger.Fits(Sum(ModelWeights::Footprints(description)) + staging))
+    return absl::ResourceExhaustedError(
+        absl::StrCat("reading the weights takes ", HumanBytes(staging), " for a moment, more than --memory leaves"));
+
+  auto weights = ModelWeights::Load(description, *local->pool_, ledger, progress);
+  if (!weights.ok()) return weights.status();
+  local->weights_ = *std::move(weights);
+  auto tokenizer = Tokenizer::Load(options.model_path, ledger);
+  if (!tokenizer.ok()) return tokenizer.status();
+  local->tokenizer_ = *std::move(tokenizer);
+  auto chat_template = ChatTemplate::Load(*local->tokenizer_, options.chat_template);
+  if (chat_template.ok()) {
+    local->chat_template_ = *std::move(chat_template);
+  } else if (!absl::IsFailedPrecondition(chat_template.status())) {  // a base model is served without chat
+    return chat_template.status();
+  }
+
+  KvCacheOptions cache_options = CacheFor(description, options, local->plan_.context);
+  cache_options.identity = local->weights_->identity();
+  cache_options.slots = local->plan_.slots;
+  auto cache = std::make_unique<KvCache>(cache_options, ledger);
+  local->forward_ =
+      std::make_unique<ForwardPass>(description, *local->weights_, ForwardFor(options, local->plan_.context),
+                                    cache->group_views(), Compute{local->pool_.get(), local->isa_}, ledger);
+  local->engine_ = std::make_unique<TextEngine>(SchedulerFor(options, local->plan_.context), std::move(cache),
+                                                *local->forward_, *local->tokenizer_, ledger);
+  return local;
+}
+
+LocalEngine::~LocalEngine() = default;
+
+}  // namespace reprise

@@ -1,0 +1,324 @@
+#include "engine/text_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace reprise {
+namespace {
+
+double Milliseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace
+
+std::vector<Footprint> TextEngine::Footprints(const SchedulerOptions& options, uint32_t vocab_size) {
+  return {Scheduler::FootprintOf(options), {"sampler", Sampler::Footprint(vocab_size)}};
+}
+
+TextEngine::TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache> cache, Executor& executor,
+                       const Tokenizer& tokenizer, Ledger& ledger)
+    : options_(options),
+      cache_(std::move(cache)),
+      executor_(executor),
+      tokenizer_(tokenizer),
+      scheduler_(options, *cache_, ledger),
+      sampler_memory_(ledger.Take("sampler", Sampler::Footprint(executor.vocab_size()))),
+      sampler_(executor.vocab_size(), sampler_memory_.bytes()) {
+  CHECK_LE(options.step_rows_max, executor.batch_rows_max());
+  CHECK_LE(options.sequences_max, executor.slices_max());
+  CHECK_LE(options.sequences_max, executor.logits_rows_max());
+  for (uint32_t token = 0; token < tokenizer.vocab_size(); ++token)
+    if (tokenizer.IsEndOfGeneration(TokenId(static_cast<int32_t>(token))))
+      end_tokens_.push_back(TokenId(static_cast<int32_t>(token)));
+  cache_stats_ = cache_->stats();
+  thread_ = std::thread([this] { Loop(); });
+}
+
+TextEngine::~TextEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+std::optional<RequestError> TextEngine::CheckRequest(const GenerationRequest& request) const {
+  const auto bad = [&](std::string code, std::string message, double limit, double got) {
+    return RequestError{.http_status = 400,
+                        .code = std::move(code),
+                        .param = request.prompt_param,
+                        .message = std::move(message),
+                        .limit = limit,
+                        .got = got};
+  };
+  if (request.prompt.empty()) return bad("invalid_value", "the prompt has no tokens", 1, 0);
+  for (TokenId token : request.prompt)
+    if (token.value() < 0 || static_cast<uint32_t>(token.value()) >= executor_.vocab_size())
+      return bad("invalid_value", absl::StrCat("token ", token.value(), " is not in the vocabulary"),
+                 executor_.vocab_size() - 1.0, token.value());
+  const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1);
+  if (tokens > options_.context_max)
+    return bad(
+        "context_too_long",
+        absl::StrCat("prompt (", request.prompt.size(), " tokens) and reply (",
+                     std::max<uint32_t>(request.max_tokens, 1), ") need ", tokens, " of a context of ",
+                     options_.context_max, "; shorten the prompt, lower max_tokens, or start with a larger --context"),
+        options_.context_max, static_cast<double>(tokens));
+  return std::nullopt;
+}
+
+EngineInterface::Submission TextEngine::Submit(GenerationRequest request, GenerationSink sink) {
+  if (auto error = CheckRequest(request)) return {.error = std::move(error)};
+  auto pending = std::make_unique<Request>(std::move(request), std::move(sink), tokenizer_);
+  pending->submitted = Clock::now();
+  pending->prompt_n = static_cast<uint32_t>(pending->generation.prompt.size());
+  const uint32_t max_tokens = pending->generation.max_tokens;
+  pending->tokens_max = max_tokens == 0 ? options_.context_max : pending->prompt_n + max_tokens;
+
+  SequenceId id;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_ || draining_)
+      return {.error =
+                  RequestError{.http_status = 503, .code = "shutting_down", .message = "the server is shutting down"}};
+    if (queued_requests_ >= options_.queue_requests_max ||
+        queued_tokens_ + pending->prompt_n > options_.queue_tokens_max) {
+      const bool requests = queued_requests_ >= options_.queue_requests_max;
+      return {.error = RequestError{
+                  .http_status = 429,
+                  .code = "queue_full",
+                  .message = requests ? "too many requests are waiting" : "too many prompt tokens are waiting",
+                  .limit = requests ? double(options_.queue_requests_max) : double(options_.queue_tokens_max),
+                  .got = requests ? double(queued_requests_) : double(queued_tokens_ + pending->prompt_n),
+                  .retry_after_s = 1}};
+    }
+    id = SequenceId(next_id_++);
+    ++queued_requests_;
+    queued_tokens_ += pending->prompt_n;
+    ++live_requests_;
+    commands_.push_back({id, std::move(pending)});
+  }
+  wake_.notify_one();
+  return {.id = id};
+}
+
+void TextEngine::Cancel(SequenceId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back({id, nullptr});
+  }
+  wake_.notify_one();
+}
+
+EngineInterface::Stats TextEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  stats.queued_requests = queued_requests_;
+  stats.queued_tokens = queued_tokens_;
+  return stats;
+}
+
+KvCache::Stats TextEngine::cache_stats() const {
+  const std::lock_guard lock(mutex_);
+  return cache_stats_;
+}
+
+void TextEngine::Drain(uint32_t deadline_ms) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  ended_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return live_requests_ == 0; });
+  stop_ = true;
+  wake_.notify_one();
+  ended_.wait(lock, [&] { return live_requests_ == 0; });
+}
+
+// ---------------------------------------------------------------- the engine thread
+
+void TextEngine::Loop() {
+  while (TakeCommands()) {
+    Step();
+    Publish();
+  }
+  while (!requests_.empty()) End(requests_.begin()->first, {.finish = FinishReason::kCancelled});
+  Publish();
+}
+
+// Waits while there is nothing to do. Commands that arrive are carried out; false: stop.
+bool TextEngine::TakeCommands() {
+  std::vector<Command> commands;
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return stop_ || !commands_.empty() || !scheduler_.idle(); });
+    commands.swap(commands_);
+    if (stop_) {
+      lock.unlock();
+      for (Command& command : commands)
+        if (command.request) requests_.emplace(command.id, std::move(command.request));
+      return false;
+    }
+  }
+  for (Command& command : commands) {
+    if (command.request) {
+      Begin(command.id, std::move(command.request));
+    } else if (requests_.contains(command.id)) {
+      End(command.id, {.finish = FinishReason::kCancelled});
+    }
+  }
+  return true;
+}
+
+void TextEngine::Begin(SequenceId id, std::unique_ptr<Request> request) {
+  scheduler_.Enqueue({.id = id,
+                      .name_space = cache_->Namespace(request->generation.scope),
+                      .prompt = std::move(request->generation.prompt),
+                      .tokens_max = request->tokens_max,
+                      .cache_read = request->generation.cache_read,
+                      .cache_write = request->generation.cache_write});
+  requests_.emplace(id, std::move(request));
+  requests_changed_ = true;
+}
+
+void TextEngine::Step() {
+  const bool work = scheduler_.Plan();
+  for (SequenceId id : scheduler_.refused()) {
+    const Request& request = *requests_.at(id);
+    Fail(id,
+         {.http_status = 400,
+          .code = "never_fits",
+          .param = request.generation.prompt_param,
+          .message = absl::StrCat("prompt and reply may need ", request.tokens_max,
+                                  " tokens, more than the KV pool holds; lower max_tokens or start with more --memory"),
+          .got = double(request.tokens_max)});
+  }
+  if (!work) return;
+  const auto step = scheduler_.step();
+  for (const Scheduler::StepSlice& slice : step)
+    if (slice.first) requests_.at(slice.id)->first_slice = Clock::now();
+
+  const absl::StatusOr<std::span<const float>> logits = executor_.Run(scheduler_.batch());
+  ++steps_;
+  if (!logits.ok()) {
+    for (const Scheduler::StepSlice& slice : step)
+      Fail(slice.id, {.message = absl::StrCat("the model could not run: ", std::string(logits.status().message()))});
+    return;
+  }
+  // Commit all before any sequence ends: a step's slices are views of the running sequences.
+  for (size_t i = 0; i < step.size(); ++i)
+    if (executor_.finite()[i]) scheduler_.Commit(i);
+  size_t row = 0;
+  for (size_t i = 0; i < step.size(); ++i) {
+    const std::span<const float> slice_logits =
+        step[i].wants_token ? logits->subspan(row++ * executor_.vocab_size(), executor_.vocab_size())
+                            : std::span<const float>();
+    if (!executor_.finite()[i]) {
+      Fail(step[i].id, {.message = "the model computed a value that is not a number; nothing of this step was kept"});
+    } else if (step[i].wants_token) {
+      Sample(step[i].id, slice_logits);
+    } else {
+      Progress(step[i]);
+    }
+  }
+  if (check_every_step_) scheduler_.CheckIntegrity();
+}
+
+void TextEngine::Progress(const Scheduler::StepSlice& slice) {
+  requests_.at(slice.id)->sink({.prefilled = scheduler_.info(slice.id).prompt_done});
+}
+
+// Draws the next token of a sequence and decides whether it goes on.
+void TextEngine::Sample(SequenceId id, std::span<const float> logits) {
+  Request& request = *requests_.at(id);
+  const GenerationRequest& generation = request.generation;
+  const uint32_t position = request.prompt_n + request.predicted_n;
+  const TokenId token =
+      sampler_.Sample(logits, generation.sampling, position,
+                      generation.ignore_eos ? std::span<const TokenId>(end_tokens_) : std::span<const TokenId>());
+  GenerationEvent event;
+  GeneratedToken generated{.token = token};
+  if (generation.logprobs)
+    generated.logprob = sampler_.Logprobs(logits, token, *generation.logprobs, generated.top).logprob;
+
+  if (request.predicted_n++ == 0) {
+    request.first_token = Clock::now();
+    const Scheduler::SequenceInfo info = scheduler_.info(id);
+    Timings& timings = request.timings;
+    timings.queue_ms = Milliseconds(info.admitted - request.submitted);
+    timings.lookup_ms = Milliseconds(info.lookup);
+    timings.prefill_ms = Milliseconds(request.first_token - request.first_slice);
+    timings.first_token_ms = Milliseconds(request.first_token - request.submitted);
+    timings.prompt_n = request.prompt_n;
+    timings.cached_pool = info.cached_tokens;
+    timings.computed_n = request.prompt_n - info.cached_tokens;
+  }
+  ++tokens_generated_;
+
+  const bool end_of_generation = !generation.ignore_eos && tokenizer_.IsEndOfGeneration(token);
+  if (!end_of_generation) event.text = request.text.Append(token);
+  event.tokens.push_back(std::move(generated));
+  if (end_of_generation || request.text.stopped()) {
+    event.finish = FinishReason::kStop;
+  } else if (position + 1 >= request.tokens_max) {
+    event.finish = FinishReason::kLength;
+  }
+  if (!event.finish) {
+    scheduler_.Append(id, token);
+    request.sink(std::move(event));
+    return;
+  }
+  if (!request.text.stopped()) event.text += request.text.Flush();
+  scheduler_.Finish(id);
+  End(id, std::move(event));
+}
+
+void TextEngine::Fail(SequenceId id, RequestError error) {
+  End(id, {.finish = FinishReason::kError, .error = std::move(error)});
+}
+
+// Sends the last event and forgets the request.
+void TextEngine::End(SequenceId id, GenerationEvent event) {
+  scheduler_.Drop(id);
+  const auto at = requests_.find(id);
+  CHECK(at != requests_.end());
+  const std::unique_ptr<Request> request = std::move(at->second);
+  requests_.erase(at);
+  requests_changed_ = true;
+  request->timings.prompt_n = request->prompt_n;
+  request->timings.predicted_n = request->predicted_n;
+  if (request->predicted_n > 0) request->timings.decode_ms = Milliseconds(Clock::now() - request->first_token);
+  event.timings = request->timings;
+  request->sink(std::move(event));
+  {
+    const std::lock_guard lock(mutex_);
+    --live_requests_;
+  }
+  ended_.notify_all();
+}
+
+// Shows counters to other threads. The cache's allocate, so they are taken when a request came or went.
+void TextEngine::Publish() {
+  std::optional<KvCache::Stats> cache;
+  if (std::exchange(requests_changed_, false)) cache = cache_->stats();
+  const std::lock_guard lock(mutex_);
+  stats_.running = scheduler_.running();
+  stats_.steps = steps_;
+  stats_.tokens_generated = tokens_generated_;
+  if (cache) {
+    stats_.tokens_reused = cache->tokens_reused;
+    stats_.tokens_computed = cache->tokens_computed;
+    cache_stats_ = *std::move(cache);
+  }
+  queued_requests_ = scheduler_.waiting();
+  queued_tokens_ = scheduler_.waiting_tokens();
+  for (const Command& command : commands_) {
+    if (!command.request) continue;
+    ++queued_requests_;
+    queued_tokens_ += command.request->prompt_n;
+  }
+}
+
+}  // namespace reprise

@@ -1,0 +1,112 @@
+// The engine: one thread that owns cache and scheduler, runs the executor step by step, draws tokens and
+// sends them out as text.
+//
+// Ownership: owns cache, scheduler and sampler; executor and tokenizer must outlive it.
+// Threads:   public methods from any thread. Sinks are called on the engine thread.
+// Errors:    see EngineInterface. An executor that fails ends the running requests with `internal`.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/engine.h"
+#include "model/executor.h"
+#include "scheduler/scheduler.h"
+#include "token/text_stream.h"
+#include "token/tokenizer.h"
+
+namespace reprise {
+
+class TextEngine : public EngineInterface {
+ public:
+  // The sampler's share and the scheduler's; the cache has its own lines.
+  static std::vector<Footprint> Footprints(const SchedulerOptions& options, uint32_t vocab_size);
+
+  // The cache was made for this executor's geometry. Starts the thread.
+  TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache> cache, Executor& executor,
+             const Tokenizer& tokenizer, Ledger& ledger);
+  // Cancels what is left and joins.
+  ~TextEngine() override;
+
+  Submission Submit(GenerationRequest request, GenerationSink sink) override;
+  void Cancel(SequenceId id) override;
+  Stats stats() const override;
+  uint32_t context_max() const override { return options_.context_max; }
+  void Drain(uint32_t deadline_ms) override;
+
+  KvCache::Stats cache_stats() const;
+  // Checks every invariant after every step from now on. For tests.
+  void CheckEveryStep() { check_every_step_ = true; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A request from submission to its last event; on the engine thread only, once taken from the queue.
+  struct Request {
+    Request(GenerationRequest r, GenerationSink s, const Tokenizer& tokenizer)
+        : generation(std::move(r)), sink(std::move(s)), text(tokenizer, generation.stop) {}
+    GenerationRequest generation;
+    GenerationSink sink;
+    TextStream text;
+    uint32_t prompt_n = 0;
+    uint32_t tokens_max = 0;
+    uint32_t predicted_n = 0;
+    bool started = false;
+    Timings timings;
+    Clock::time_point submitted;
+    Clock::time_point first_slice;
+    Clock::time_point first_token;
+  };
+  struct Command {
+    SequenceId id;
+    std::unique_ptr<Request> request;  // null: cancel
+  };
+
+  std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
+  void Loop();
+  bool TakeCommands();  // false: stop
+  void Begin(SequenceId id, std::unique_ptr<Request> request);
+  void Step();
+  void Progress(const Scheduler::StepSlice& slice);
+  void Sample(SequenceId id, std::span<const float> logits);
+  void Fail(SequenceId id, RequestError error);
+  void End(SequenceId id, GenerationEvent event);
+  void Publish();
+
+  const SchedulerOptions options_;
+  std::unique_ptr<KvCache> cache_;
+  Executor& executor_;
+  const Tokenizer& tokenizer_;
+  Scheduler scheduler_;
+  const Region sampler_memory_;
+  Sampler sampler_;
+  std::unordered_map<SequenceId, std::unique_ptr<Request>> requests_;
+  std::vector<TokenId> end_tokens_;  // banned while ignore_eos
+  std::atomic<bool> check_every_step_ = false;
+  bool requests_changed_ = false;  // since the last Publish; engine thread
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;   // commands arrived, or stop
+  std::condition_variable ended_;  // a request ended
+  std::vector<Command> commands_;  // guarded by mutex_
+  uint32_t queued_requests_ = 0;   // submitted, not running yet; guarded by mutex_
+  uint64_t queued_tokens_ = 0;     // guarded by mutex_
+  uint32_t live_requests_ = 0;     // submitted, not ended; guarded by mutex_
+  bool draining_ = false;          // guarded by mutex_
+  bool stop_ = false;              // guarded by mutex_
+  uint64_t next_id_ = 1;           // guarded by mutex_
+  Stats stats_;                    // guarded by mutex_
+  KvCache::Stats cache_stats_;     // guarded by mutex_
+  uint64_t steps_ = 0;             // engine thread
+  uint64_t tokens_generated_ = 0;  // engine thread
+  std::thread thread_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,193 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace reprise {
+
+// The token arrays: waiting prompts, and running sequences at their longest.
+Footprint Scheduler::FootprintOf(const SchedulerOptions& options) {
+  const uint64_t tokens = options.queue_tokens_max + uint64_t{options.sequences_max} * options.context_max;
+  return {"scheduler", tokens * sizeof(TokenId)};
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, KvCache& cache, Ledger& ledger)
+    : options_(options), cache_(cache), region_(ledger.Account("scheduler", FootprintOf(options).bytes)) {
+  CHECK_LE(options.sequences_max, options.step_rows_max);  // every running sequence may decode in one step
+  running_.reserve(options.sequences_max);
+  refused_.reserve(options.queue_requests_max);
+  step_.reserve(options.sequences_max);
+  batch_slices_.reserve(options.sequences_max);
+}
+
+void Scheduler::Enqueue(SequenceRequest request) {
+  CHECK(!request.prompt.empty());
+  CHECK_LE(request.prompt.size(), request.tokens_max);
+  CHECK_LE(request.tokens_max, options_.context_max);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  sequence->tokens = std::move(request.prompt);
+  sequence->request = std::move(request);
+  waiting_tokens_ += sequence->prompt_tokens;
+  waiting_.push_back(std::move(sequence));
+}
+
+void Scheduler::AdmitWaiting() {
+  refused_.clear();
+  while (!waiting_.empty() && running_.size() < options_.sequences_max) {
+    Sequence& sequence = *waiting_.front();
+    const Clock::time_point start = Clock::now();
+    const KvCache::Outcome outcome = cache_.Admit({.name_space = sequence.request.name_space,
+                                                   .prompt = sequence.tokens,
+                                                   .tokens_max = sequence.request.tokens_max,
+                                                   .read = sequence.request.cache_read,
+                                                   .write = sequence.request.cache_write},
+                                                  sequence.kv);
+    if (outcome == KvCache::Outcome::kWait) return;  // in order of arrival: a long request is not starved
+    waiting_tokens_ -= sequence.prompt_tokens;
+    if (outcome == KvCache::Outcome::kNever) {
+      refused_.push_back(sequence.request.id);
+    } else {
+      sequence.admitted = Clock::now();
+      sequence.lookup = sequence.admitted - start;
+      sequence.tokens.reserve(sequence.request.tokens_max);
+      running_.push_back(std::move(waiting_.front()));
+    }
+    waiting_.pop_front();
+  }
+}
+
+// Another sequence, started and not done with its prompt, is about to seal at least one whole block more
+// of this prompt than is in place.
+bool Scheduler::WaitsForLeader(const Sequence& follower) const {
+  if (!follower.request.cache_read) return false;
+  const uint32_t block_tokens = cache_.geometry().block_tokens;
+  const uint32_t have = follower.kv.length();
+  for (const auto& leader : running_) {
+    if (leader.get() == &follower || !leader->started || leader->prompt_done()) continue;
+    if (!leader->request.cache_write || leader->request.name_space != follower.request.name_space) continue;
+    const uint32_t limit = std::min(follower.prompt_tokens - 1, leader->prompt_tokens);
+    uint32_t common = 0;
+    while (common < limit && follower.tokens[common] == leader->tokens[common]) ++common;
+    const uint32_t shared = common / block_tokens * block_tokens;
+    if (shared > have && leader->kv.length() < shared) return true;
+  }
+  return false;
+}
+
+void Scheduler::AddSlice(Sequence& sequence, uint32_t rows) {
+  const uint32_t first_position = sequence.kv.length();
+  const bool wants_token = rows == sequence.pending();
+  step_.push_back({.id = sequence.request.id,
+                   .rows = rows,
+                   .prompt = !sequence.prompt_done(),
+                   .wants_token = wants_token,
+                   .first = !sequence.started});
+  sequence.started = true;
+  sequence.kv.Prepare(rows);
+  batch_slices_.push_back({.tokens = std::span(sequence.tokens).subspan(first_position, rows),
+                           .first_position = first_position,
+                           .tables = sequence.kv.tables(),
+                           .logits_rows = wants_token ? 1u : 0u});
+}
+
+bool Scheduler::Plan() {
+  AdmitWaiting();
+  step_.clear();
+  batch_slices_.clear();
+  uint32_t budget = options_.step_rows_max;
+  for (const auto& sequence : running_) {
+    if (!sequence->prompt_done()) continue;
+    AddSlice(*sequence, 1);
+    --budget;
+  }
+  if (!step_.empty()) budget = std::min(budget, options_.shared_rows_max);
+  for (const auto& sequence : running_) {
+    if (budget == 0) break;
+    if (sequence->prompt_done()) continue;
+    if (!sequence->started) {
+      const Clock::time_point start = Clock::now();
+      if (sequence->request.cache_read) sequence->kv.Rematch();
+      sequence->lookup += Clock::now() - start;
+      if (WaitsForLeader(*sequence)) continue;
+      sequence->cached_tokens = sequence->kv.length();
+    }
+    const uint32_t rows = std::min(budget, sequence->pending());
+    AddSlice(*sequence, rows);
+    budget -= rows;
+  }
+  return !step_.empty();
+}
+
+void Scheduler::Commit(size_t index) {
+  CHECK_LT(index, step_.size());
+  Sequence* sequence = FindRunning(step_[index].id);
+  CHECK(sequence != nullptr);
+  sequence->kv.Commit(batch_slices_[index].tokens);
+  if (step_[index].prompt && sequence->prompt_done()) sequence->kv.MarkCheckpoint();
+}
+
+void Scheduler::Append(SequenceId id, TokenId token) {
+  Sequence* sequence = FindRunning(id);
+  CHECK(sequence != nullptr);
+  CHECK_EQ(sequence->pending(), 0u);
+  CHECK_LT(sequence->tokens.size(), sequence->request.tokens_max);
+  sequence->tokens.push_back(token);
+}
+
+void Scheduler::Finish(SequenceId id) {
+  Sequence* sequence = FindRunning(id);
+  CHECK(sequence != nullptr);
+  sequence->kv.Finish();
+  RemoveRunning(sequence);
+}
+
+bool Scheduler::Drop(SequenceId id) {
+  if (const Sequence* sequence = FindRunning(id)) {
+    RemoveRunning(sequence);
+    return true;
+  }
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [id](const auto& s) { return s->request.id == id; });
+  if (at == waiting_.end()) return false;
+  waiting_tokens_ -= (*at)->prompt_tokens;
+  waiting_.erase(at);
+  return true;
+}
+
+Scheduler::SequenceInfo Scheduler::info(SequenceId id) const {
+  const Sequence* sequence = FindRunning(id);
+  CHECK(sequence != nullptr);
+  return {.cached_tokens = sequence->cached_tokens,
+          .prompt_done = std::min(sequence->kv.length(), sequence->prompt_tokens),
+          .admitted = sequence->admitted,
+          .lookup = sequence->lookup};
+}
+
+Scheduler::Sequence* Scheduler::FindRunning(SequenceId id) const {
+  for (const auto& sequence : running_)
+    if (sequence->request.id == id) return sequence.get();
+  return nullptr;
+}
+
+void Scheduler::RemoveRunning(const Sequence* sequence) {
+  std::erase_if(running_, [sequence](const auto& s) { return s.get() == sequence; });
+}
+
+void Scheduler::CheckIntegrity() const {
+  CHECK_LE(running_.size(), options_.sequences_max);
+  uint64_t tokens = 0;
+  for (const auto& sequence : waiting_) {
+    CHECK(!sequence->kv);
+    tokens += sequence->prompt_tokens;
+  }
+  CHECK_EQ(tokens, waiting_tokens_);
+  for (const auto& sequence : running_) {
+    CHECK(static_cast<bool>(sequence->kv));
+    CHECK_LE(sequence->tokens.size(), sequence->request.tokens_max);
+    CHECK_LE(sequence->kv.length(), sequence->tokens.size());
+  }
+  cache_.CheckIntegrity();
+}
+
+}  // namespace reprise
