@@ -95,12 +95,12 @@ struct ModelDescription {
   ModelDescription& operator=(const ModelDescription&) = delete;
 
   std::string path;
-  std::string name;         // general.name, else the file's stem
+  std::string name;  // general.name, else the file's stem
   Family family = Family::kLlama;
   std::string family_name;  // general.architecture: "qwen2"
   uint64_t parameters = 0;  // elements of all tensors
   uint64_t file_bytes = 0;
-  FileStamp stamp;          // the file that was read, and no other
+  FileStamp stamp;                            // the file that was read, and no other
   std::vector<WeightTypeCount> weight_types;  // most bytes first
 
   uint32_t context_trained = 0;
@@ -115,8 +115,8 @@ struct ModelDescription {
   float norm_epsilon = 0;
   float embedding_scale = 1;
   float attention_scale = 0;
-  float logit_soft_cap = 0;  // 0: off
-  bool gelu = false;         // else SiLU
+  float logit_soft_cap = 0;            // 0: off
+  bool gelu = false;                   // else SiLU
   std::vector<LayerPlan> layer_plans;  // [layers]
   std::vector<RopeParameters> ropes;   // 1, or 2 where window layers have their own
   std::vector<float> rope_factors;     // what ropes[i].factors refer to
@@ -124,12 +124,15 @@ struct ModelDescription {
   Geometry geometry;
   // `model` is empty until the weights have been read (ModelWeights::identity).
   ComputationIdentity identity;
-  Digest metadata_digest;  // the metadata that counts for `identity.model`
+  Digest metadata_digest;             // the metadata that counts for `identity.model`
   std::vector<TensorSource> tensors;  // in the file's order
 
   bool has_head() const;  // an output matrix of its own, not the embedding's
 };
 
 std::string_view Name(Family family);
+
+// Read from any bytes: everything but path, stamp and file_bytes. For tests and fuzzers.
+absl::Status Describe(const ByteSource& source, const ModelOptions& options, ModelDescription& model);
 
 }  // namespace reprise

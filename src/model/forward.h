@@ -8,6 +8,7 @@
 // Design:    docs/models.md
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,17 @@ class ForwardPass final : public Executor {
  private:
   struct Layout;
 
+  void Plan(const Batch& batch);
+  void Embed(const Batch& batch);
+  void Attention(uint32_t layer);
+  void KeepWantedRows();
+  void FeedForward(uint32_t layer);
+  void Head();
+  // x += y, after the norm that gemma3 puts in between.
+  void AddResidual(std::span<const float> post_norm, float* y);
+  void JudgeKv();
+  void JudgeResidual();
+
   const ModelDescription& model_;
   const ModelWeights& weights_;
   const ForwardOptions options_;
@@ -57,6 +69,11 @@ class ForwardPass final : public Executor {
   std::vector<KvLayerView> kv_;  // [layers]
   Region region_;
   std::unique_ptr<Layout> layout_;
+
+  // Of the batch being computed.
+  uint32_t slices_ = 0;
+  uint32_t rows_ = 0;         // of the residual stream: all tokens, in the end the wanted ones
+  uint32_t rows_wanted_ = 0;  // whose logits are wanted
 };
 
 }  // namespace reprise

@@ -26,7 +26,7 @@ namespace reprise {
 struct LayerWeights {
   PackedWeight query, key, value, output, gate, up, down;
   std::span<const float> attention_norm, attention_post_norm, feed_forward_norm, feed_forward_post_norm;  // [width]
-  std::span<const float> query_norm, key_norm;                                                           // [head_dim]
+  std::span<const float> query_norm, key_norm;                                                            // [head_dim]
   std::span<const float> query_bias, key_bias, value_bias, output_bias, gate_bias, up_bias, down_bias;
 };
 
@@ -56,6 +56,7 @@ class ModelWeights {
   struct Layout;
   friend class WeightLoader;
   ModelWeights() = default;
+  void Assign(const ModelDescription& model, const Layout& layout);
 
   Region region_;
   ComputationIdentity identity_;
