@@ -38,7 +38,7 @@ enum class WeightType : uint32_t {
 bool HasKernel(WeightType type);
 // Can it be multiplied at all, with this many columns (a whole number of quantisation blocks)?
 bool Multipliable(WeightType type, uint32_t cols);
-std::string_view Name(WeightType type);          // ggml's name: "Q4_K"
+std::string_view Name(WeightType type);             // ggml's name: "Q4_K"
 uint64_t RowBytes(WeightType type, uint32_t cols);  // of one GGUF row
 
 // W: [rows, cols], packed in groups of 16 rows; rows are padded with zeros to a multiple of 16.

@@ -1,0 +1,200 @@
+// The driver of products: quantises the inputs once per format, cuts the products into pieces and lets
+// the workers claim them.
+#include "kernel/matmul.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kernel/matmul_ggml.h"
+#include "kernel/matmul_tile.h"
+#include "kernel/quantize.h"
+#include "kernel/run_pieces.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kProductsMax = 16;
+// Weight bytes of one piece when few inputs share them: 3 to 6 us of memory reading.
+constexpr uint64_t kPieceBytes = 64 << 10;
+// Pieces per worker that we want at least, so that a descheduled worker holds back little.
+constexpr uint32_t kPiecesPerWorker = 4;
+constexpr uint32_t kInputsPerPieceMin = 64;
+// Below this many values the calling thread quantises alone: waking the others would take longer.
+constexpr uint64_t kQuantizeAloneMax = 16 << 10;
+
+enum class InputFormat { kFloats, kBlocks32, kBlocks256, kGgml };
+
+InputFormat InputFormatOf(WeightType type) {
+  InputFormat format = InputFormat::kGgml;
+  VisitPacked(type, [&](auto tag) {
+    using Packed = typename decltype(tag)::type;
+    format = packed::kIsFloat<Packed> ? InputFormat::kFloats
+             : packed::kIsK<Packed>   ? InputFormat::kBlocks256
+                                      : InputFormat::kBlocks32;
+  });
+  return format;
+}
+
+using TileFunction = void (*)(const Tile&);
+
+TileFunction TileFunctionOf(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx512:
+      return MultiplyTileAvx512;
+    case Isa::kAvx2:
+      return MultiplyTileAvx2;
+#endif
+    default:
+      return MultiplyTilePortable;
+  }
+}
+
+Panels EmptyPanels(InputFormat format, uint32_t inputs, uint32_t cols) {
+  Panels panels;
+  const bool wide = format == InputFormat::kBlocks256;
+  panels.inputs = inputs;
+  panels.blocks = static_cast<uint32_t>(CeilDiv(cols, wide ? 256 : 32));
+  panels.block_bytes = wide ? sizeof(InputBlock256) : sizeof(InputBlock32);
+  return panels;
+}
+uint64_t Bytes(const Panels& panels) {
+  return RoundUp(uint64_t{panels.inputs} * panels.blocks * panels.block_bytes, 64);
+}
+
+void QuantizeInput(Isa isa, InputFormat format, const Panels& panels, uint32_t input, const float* x) {
+  const uint32_t panel = input / kPanelInputs;
+  std::byte* first = panels.panel(panel) + input % kPanelInputs * panels.block_bytes;
+  const uint64_t step = uint64_t{panels.width(panel)} * panels.block_bytes;
+  const auto quantize = format == InputFormat::kBlocks256 ? QuantizeRow256 : QuantizeRow32;
+  quantize(isa, x, panels.blocks, first, step);
+}
+
+// How one product is cut: row_pieces x input_pieces.
+struct Cut {
+  const Product* product = nullptr;
+  const Panels* panels = nullptr;
+  uint32_t groups = 0, groups_per_piece = 0, row_pieces = 0;
+  uint32_t inputs_per_piece = 0, input_pieces = 0;
+  uint32_t first_piece = 0;
+};
+
+Cut CutProduct(const Product& product, uint32_t n, uint32_t threads) {
+  const PackedWeight& weight = *product.weight;
+  const uint32_t wanted = threads == 1 ? 1 : kPiecesPerWorker * threads;
+  Cut cut;
+  cut.product = &product;
+  cut.groups = static_cast<uint32_t>(CeilDiv(weight.rows, kGroupRows));
+  cut.groups_per_piece = kTileGroupsMax;
+  if (n <= kPanelInputs) {
+    const uint64_t group_bytes = kGroupRows * RowBytes(weight.type, weight.cols);
+    cut.groups_per_piece = static_cast<uint32_t>(std::max<uint64_t>(1, kPieceBytes / group_bytes));
+  }
+  cut.groups_per_piece = std::clamp(cut.groups / wanted, 1u, cut.groups_per_piece);
+  cut.row_pieces = static_cast<uint32_t>(CeilDiv(cut.groups, cut.groups_per_piece));
+  cut.inputs_per_piece = std::min(n, kTileInputsMax);
+  if (cut.row_pieces < wanted && n > kInputsPerPieceMin) {  // a small matrix: cut the inputs too
+    const auto parts = static_cast<uint32_t>(CeilDiv(wanted, cut.row_pieces));
+    const auto inputs = static_cast<uint32_t>(RoundUp(CeilDiv(n, parts), kPanelInputs));
+    cut.inputs_per_piece = std::clamp(inputs, kInputsPerPieceMin, cut.inputs_per_piece);
+  }
+  cut.input_pieces = static_cast<uint32_t>(CeilDiv(n, cut.inputs_per_piece));
+  return cut;
+}
+
+Tile TileOf(const Cut& cut, uint32_t piece, uint32_t n) {
+  const uint32_t rows = piece % cut.row_pieces, inputs = piece / cut.row_pieces;
+  Tile tile;
+  tile.product = cut.product;
+  tile.panels = cut.panels;
+  tile.first_group = rows * cut.groups_per_piece;
+  tile.last_group = std::min(cut.groups, tile.first_group + cut.groups_per_piece);
+  tile.first_input = inputs * cut.inputs_per_piece;
+  tile.last_input = std::min(n, tile.first_input + cut.inputs_per_piece);
+  return tile;
+}
+
+void CheckProducts(uint32_t x_stride, std::span<const Product> products) {
+  CHECK_LE(products.size(), kProductsMax);
+  for (const Product& product : products) {
+    CHECK(product.weight != nullptr && product.out != nullptr);
+    CHECK_EQ(product.weight->cols, products[0].weight->cols);
+    CHECK_LE(product.weight->cols, x_stride);
+    CHECK_LE(product.weight->rows, product.out_stride);
+    CHECK(Multipliable(product.weight->type, product.weight->cols));
+  }
+}
+
+}  // namespace
+
+uint64_t MultiplyScratchBytes(uint32_t rows_max, uint32_t cols_max, uint32_t threads) {
+  return threads * TileScratchBytes(std::min(rows_max, kTileInputsMax)) +
+         Bytes(EmptyPanels(InputFormat::kBlocks32, rows_max, cols_max)) +
+         Bytes(EmptyPanels(InputFormat::kBlocks256, rows_max, cols_max));
+}
+
+void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_t n, std::span<const Product> products,
+              std::span<std::byte> scratch) {
+  if (n == 0 || products.empty()) return;
+  CheckProducts(x_stride, products);
+  const uint32_t cols = products[0].weight->cols, threads = Threads(compute);
+  const uint64_t tile_bytes = TileScratchBytes(std::min(n, kTileInputsMax));
+  CHECK_LE(MultiplyScratchBytes(n, cols, threads), scratch.size());
+
+  std::array<Panels, 2> panels;  // kBlocks32, kBlocks256
+  std::array<InputFormat, 2> formats;
+  uint32_t formats_used = 0;
+  std::byte* free = scratch.data() + threads * tile_bytes;
+  std::array<Cut, kProductsMax> cuts;
+  uint32_t cuts_used = 0, pieces = 0;
+  for (const Product& product : products) {
+    const InputFormat format = InputFormatOf(product.weight->type);
+    if (format == InputFormat::kGgml || product.weight->rows == 0) continue;
+    Cut& cut = cuts[cuts_used++];
+    cut = CutProduct(product, n, threads);
+    cut.first_piece = pieces;
+    pieces += cut.row_pieces * cut.input_pieces;
+    if (format == InputFormat::kFloats) continue;
+    uint32_t f = 0;
+    while (f < formats_used && formats[f] != format) ++f;
+    if (f == formats_used) {
+      formats[f] = format;
+      panels[f] = EmptyPanels(format, n, cols);
+      panels[f].data = free;
+      free += Bytes(panels[f]);
+      ++formats_used;
+    }
+    cut.panels = &panels[f];
+  }
+
+  const auto quantize = [&](uint32_t piece, uint32_t) {
+    const uint32_t f = piece / n, input = piece % n;
+    QuantizeInput(compute.isa, formats[f], panels[f], input, x + uint64_t{input} * x_stride);
+  };
+  if (uint64_t{n} * cols <= kQuantizeAloneMax) {
+    for (uint32_t piece = 0; piece < formats_used * n; ++piece) quantize(piece, 0);
+  } else {
+    RunPieces(compute, formats_used * n, quantize);
+  }
+
+  const TileFunction multiply = TileFunctionOf(compute.isa);
+  RunPieces(compute, pieces, [&](uint32_t piece, uint32_t worker) {
+    uint32_t c = 0;
+    while (c + 1 < cuts_used && cuts[c + 1].first_piece <= piece) ++c;
+    Tile tile = TileOf(cuts[c], piece - cuts[c].first_piece, n);
+    tile.x = x;
+    tile.x_stride = x_stride;
+    tile.scratch = scratch.data() + worker * tile_bytes;
+    multiply(tile);
+  });
+
+  for (const Product& product : products) {
+    if (InputFormatOf(product.weight->type) == InputFormat::kGgml) {
+      MultiplyGgml(compute, x, x_stride, n, product, scratch);
+    }
+  }
+}
+
+}  // namespace reprise
