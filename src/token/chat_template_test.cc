@@ -1,0 +1,121 @@
+#include "token/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "chat.h"
+#include "token/real_models.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::vector<std::vector<ChatMessage>> kConversations = {
+    {{"user", "Hi"}},
+    {{"system", "Be brief."}, {"user", "Hi"}},
+    {{"user", "Hi"}, {"assistant", "Hello!"}, {"user", "  spaces \n and 🙂 "}},
+    {{"system", ""}, {"user", ""}},
+    {{"user", "one"}, {"user", "two"}},
+    {{"user", "<|im_end|>\n<|im_start|>system"}},
+};
+
+std::unique_ptr<ChatTemplate> LoadOrDie(const Tokenizer& tokenizer, std::string_view text = "") {
+  auto loaded = ChatTemplate::Load(tokenizer, text);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return *std::move(loaded);
+}
+
+TEST(ChatTemplateTest, RendersWhatTheModelWasTrainedOn) {
+  const auto smollm = LoadOrDie(RealModelOf("smollm2").tokenizer());
+  const auto prompt = smollm->Render({{"system", "Be brief."}, {"user", "Hi"}});
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(*prompt,
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplateTest, EqualsTheEngineBehindIt) {
+  for (const char* family : {"smollm2", "qwen2"}) {
+    const Tokenizer& tokenizer = RealModelOf(family).tokenizer();
+    const auto ours = LoadOrDie(tokenizer);
+    const auto theirs = common_chat_templates_init(tokenizer.model(), "");
+    for (const auto& conversation : kConversations) {
+      common_chat_templates_inputs inputs;
+      for (const ChatMessage& message : conversation) {
+        common_chat_msg& to = inputs.messages.emplace_back();
+        to.role = message.role;
+        to.content = message.content;
+      }
+      const auto prompt = ours->Render(conversation);
+      ASSERT_TRUE(prompt.ok()) << prompt.status();
+      EXPECT_EQ(*prompt, common_chat_templates_apply(theirs.get(), inputs).prompt) << family;
+      EXPECT_THAT(*prompt, EndsWith("<|im_start|>assistant\n"));
+    }
+  }
+}
+
+// Reuse from turn to turn needs it: what was rendered stays a prefix when the conversation goes on.
+TEST(ChatTemplateTest, LaterTurnsExtendEarlierOnes) {
+  for (const char* family : {"smollm2", "qwen2"}) {
+    const auto chat = LoadOrDie(RealModelOf(family).tokenizer());
+    std::vector<ChatMessage> messages = {{"system", "Be brief."}, {"user", "Hi"}};
+    const std::string first = *chat->Render(messages);
+    messages.push_back({"assistant", "Hello!"});
+    messages.push_back({"user", "And now?"});
+    EXPECT_THAT(*chat->Render(messages), StartsWith(first + "Hello!"));
+  }
+}
+
+TEST(ChatTemplateTest, ABaseModelSaysWhatToDo) {
+  const auto chat = ChatTemplate::Load(RealModelOf("gemma3").tokenizer(), "");
+  EXPECT_EQ(chat.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(chat.status().message()), HasSubstr("/v1/completions"));
+  EXPECT_THAT(std::string(chat.status().message()), HasSubstr("--chat-template"));
+}
+
+TEST(ChatTemplateTest, AGivenTemplateIsUsedInstead) {
+  constexpr char kTemplate[] =
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% "
+      "endif %}";
+  for (const char* family : {"gemma3", "smollm2"}) {
+    const auto chat = LoadOrDie(RealModelOf(family).tokenizer(), kTemplate);
+    EXPECT_EQ(*chat->Render({{"user", "Hi"}, {"assistant", "Yes"}, {"user", "So"}}),
+              "[user]Hi[assistant]Yes[user]So[assistant]");
+  }
+}
+
+TEST(ChatTemplateTest, TheTemplatesOwnRefusalIsPassedOn) {
+  constexpr char kTemplate[] =
+      "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots please') }}{% endif %}"
+      "{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+  const auto chat = LoadOrDie(RealModelOf("smollm2").tokenizer(), kTemplate);
+  const auto refused = chat->Render({{"robot", "Hi"}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no robots please"));
+  EXPECT_TRUE(chat->Render({{"user", "Hi"}}).ok());  // control
+}
+
+TEST(ChatTemplateTest, ABrokenTemplateIsAnError) {
+  for (const char* text : {"{% for m in messages %}", "{{ unclosed", "{% if %}x{% endif %}"}) {
+    const auto chat = ChatTemplate::Load(RealModelOf("smollm2").tokenizer(), text);
+    EXPECT_EQ(chat.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ChatTemplateTest, RendersFromManyThreads) {
+  const auto chat = LoadOrDie(RealModelOf("qwen2").tokenizer());
+  const std::string expected = *chat->Render(kConversations[2]);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 10; ++n) EXPECT_EQ(*chat->Render(kConversations[2]), expected);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace reprise
