@@ -51,6 +51,7 @@ function(reprise_folder folder)
 
   if(REPRISE_TESTS AND tests)
     add_executable(${folder}_test ${tests})
+    target_include_directories(${folder}_test PRIVATE ${PROJECT_SOURCE_DIR})  # tests/*.h
     target_link_libraries(${folder}_test PRIVATE reprise_${folder} ${ARG_TEST_DEPS} GTest::gmock GTest::gtest_main)
     gtest_discover_tests(${folder}_test TEST_PREFIX "${folder}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES LABELS unit TIMEOUT 300)

@@ -172,7 +172,7 @@ TEST_F(SchedulerTest, RefusedSequencesAreNamed) {
 // Random arrivals, cancels, shared prefixes and pools too small for all: every reply is the one that the
 // tokens alone define, and nothing is left behind.
 TEST_F(SchedulerTest, RandomLoadGivesTheRepliesOfLoneRuns) {
-  for (uint32_t seed = 1; seed <= 20; ++seed) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
