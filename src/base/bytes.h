@@ -1,6 +1,7 @@
 // Little-endian encoding, the only one that our formats use, and sizes for people.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +24,7 @@ class ByteWriter {
   template <class T>
   requires std::is_arithmetic_v<T>
   void Put(T value) {
-    const size_t at = bytes_.size();
-    bytes_.resize(at + sizeof(T));
-    std::memcpy(bytes_.data() + at, &value, sizeof(T));
+    for (std::byte byte : std::bit_cast<std::array<std::byte, sizeof(T)>>(value)) bytes_.push_back(byte);
   }
   void PutBytes(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
   void PutText(std::string_view text) { PutBytes(std::as_bytes(std::span(text.data(), text.size()))); }

@@ -31,17 +31,19 @@
 #include "base/ids.h"
 #include "base/kv_view.h"
 #include "base/ledger.h"
+#include "prefix/block_key.h"
 
 namespace reprise {
 
 struct KvCacheOptions {
   Geometry geometry;
   ComputationIdentity identity;
-  std::vector<uint32_t> slots;   // [groups]: slots of each group's pool
-  uint32_t sequences_max = 0;    // admitted at once
-  uint32_t context_max = 0;      // tokens of one sequence
-  uint32_t in_flight_max = 0;    // rows that one Prepare may ask for
-  uint64_t shuffle_seed = 0;     // not 0: hand out slots in a shuffled order (tests)
+  std::vector<uint32_t> slots;           // [groups]: slots of each group's pool
+  uint32_t sequences_max = 0;            // admitted at once
+  uint32_t context_max = 0;              // tokens of one sequence
+  uint32_t in_flight_max = 0;            // rows that one Prepare may ask for
+  uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
+  BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
 };
 
 enum class MissReason : uint8_t {  // SCHEMA 4; those that memory alone can give
@@ -56,7 +58,7 @@ enum class MissReason : uint8_t {  // SCHEMA 4; those that memory alone can give
 std::string_view Name(MissReason reason);  // "tokens_differ"
 
 struct PrefixMatch {
-  uint32_t tokens = 0;         // usable without computing
+  uint32_t tokens = 0;                    // usable without computing
   MissReason reason = MissReason::kNone;  // why not one more
 };
 
@@ -78,7 +80,8 @@ class CacheSequence {
   PrefixMatch match() const;
 
   // Looks again for a longer prefix of the prompt, others may have sealed more. REQUIRES: nothing was
-  // prepared yet. Returns the tokens gained. Never loses what is pinned.
+  // prepared yet. Returns the tokens gained. Never loses what is pinned. Without a gain: one hash and a
+  // look at the children of the last block found.
   uint32_t Rematch();
 
   // Slots for positions [length(), length() + rows). Cannot fail: admission reserved them. Window slots
@@ -161,6 +164,7 @@ class KvCache {
     uint64_t tokens_computed = 0;
     uint64_t evicted_blocks = 0;
     uint64_t duplicate_seals = 0;
+    uint64_t key_collisions = 0;  // a key that led to other tokens: told apart, and a miss
   };
   Stats stats() const;
 

@@ -1,0 +1,210 @@
+// Filling slots: prepare, commit, seal, finish.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "block/slot_rows.h"
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+namespace {
+
+bool IsPrefix(std::span<const TokenId> shorter, std::span<const TokenId> longer) {
+  return shorter.size() <= longer.size() && std::equal(shorter.begin(), shorter.end(), longer.begin());
+}
+
+}  // namespace
+
+void KvCache::Impl::Prepare(uint32_t index, uint32_t rows) {
+  Sequence& mine = sequence(index);
+  CHECK(rows > 0 && rows <= options.in_flight_max);
+  CHECK_LE(mine.length + rows, mine.tokens_max);
+  mine.started = true;
+  const uint32_t end = static_cast<uint32_t>(CeilDiv(mine.length + rows, block_tokens()));
+  for (Group& group : groups) {
+    Claim& claimed = claim(index, group.id);
+    const uint32_t first = FirstBlock(group, mine.length);
+    for (; claimed.first < first; ++claimed.first)
+      if (table(index, group.id)[claimed.first] != kNoSlot) UnpinBlock(index, group, claimed.first);
+    for (uint32_t block = mine.blocks; block < end; ++block) PinBlock(index, group, block, TakeSlot(group));
+  }
+  mine.blocks = std::max(mine.blocks, end);
+  mine.prepared = mine.length + rows;
+  mine.dirty = std::max(mine.dirty, mine.prepared);
+}
+
+void KvCache::Impl::Commit(uint32_t index, std::span<const TokenId> added) {
+  Sequence& mine = sequence(index);
+  CHECK_LE(mine.length + added.size(), mine.prepared);
+  const std::span<TokenId> all = tokens(index);
+  const uint32_t before = mine.length;
+  for (TokenId token : added) {
+    CHECK(mine.length >= mine.prompt || all[mine.length] == token);  // the prompt it was admitted with
+    all[mine.length++] = token;
+  }
+  totals.tokens_computed += added.size();
+  for (uint32_t block = before / block_tokens(); block < mine.length / block_tokens(); ++block)
+    for (Group& group : groups) group.pool.Fill(table(index, group.id)[block]);
+  while (mine.write && mine.sealed < mine.length / block_tokens()) mine.write = SealNext(index);
+  if (mine.fork_edge > before && mine.fork_edge <= mine.length) MarkEdge(index, mine.fork_edge);
+}
+
+// Publishes the first block that is not sealed yet. False: it cannot be, and nothing after it.
+bool KvCache::Impl::SealNext(uint32_t index) {
+  Sequence& mine = sequence(index);
+  const std::span<const TokenId> block = tokens(index).subspan(mine.sealed * block_tokens(), block_tokens());
+  const BlockKey key = Key(tree.digest(mine.tip), block);
+  std::optional<NodeId> node = tree.FindBlock(mine.tip, key, block);
+  if (node) {
+    MergeBlock(index, *node);
+  } else {
+    node = tree.AddBlock(mine.tip, key, block);
+    if (!node) return false;
+    PublishBlock(index, *node);
+  }
+  if (mine.pending_edge > mine.sealed * block_tokens()) {
+    for (Group& group : groups)
+      if (group.window != 0) group.reusable.Keep(node_slot(*node, group.id));
+    mine.pending_edge = 0;
+  }
+  path(index)[mine.sealed++] = *node;
+  SetTip(index, *node);
+  return true;
+}
+
+void KvCache::Impl::PublishBlock(uint32_t index, NodeId node) {
+  const Sequence& mine = sequence(index);
+  for (Group& group : groups) GiveNodeSlot(group, node, table(index, group.id)[mine.sealed]);
+  // Tails that it goes on from hold nothing more than it does.
+  tree.ForEachTail(mine.tip, [&](NodeId tail) {
+    if (!IsPrefix(tree.tokens(tail), tree.tokens(node))) return;
+    for (Group& group : groups)
+      if (group.reusable.kept(node_slot(tail, group.id))) group.reusable.Keep(node_slot(node, group.id));
+    DropNode(tail, /*evicted=*/false);
+  });
+}
+
+// Someone sealed this block before: use theirs and free ours, or give ours where theirs is not resident.
+void KvCache::Impl::MergeBlock(uint32_t index, NodeId node) {
+  const uint32_t block = sequence(index).sealed;
+  ++totals.duplicate_seals;
+  for (Group& group : groups) {
+    const SlotId theirs = node_slot(node, group.id);
+    if (theirs == kNoSlot) {
+      GiveNodeSlot(group, node, table(index, group.id)[block]);
+      continue;
+    }
+    PinSlot(group, theirs);
+    UnpinBlock(index, group, block);
+    PinBlock(index, group, block, theirs);
+  }
+}
+
+// What every window group needs to resume at `edge`, or one token before it (the last token of a prompt
+// is always computed), is kept longest.
+void KvCache::Impl::MarkEdge(uint32_t index, uint32_t edge) {
+  Sequence& mine = sequence(index);
+  if (edge == 0) return;
+  for (Group& group : groups) {
+    if (group.window == 0) continue;
+    const std::span<const SlotId> slots = table(index, group.id);
+    const uint32_t end = std::min(static_cast<uint32_t>(CeilDiv(edge, block_tokens())), mine.sealed);
+    for (uint32_t block = FirstBlock(group, edge - 1); block < end; ++block)
+      if (slots[block] != kNoSlot) group.reusable.Keep(slots[block]);
+  }
+  if (edge > mine.sealed * block_tokens()) mine.pending_edge = edge;
+}
+
+void KvCache::Impl::Finish(uint32_t index) {
+  const Sequence& mine = sequence(index);
+  ClearDirty(index);
+  MarkEdge(index, mine.length);
+  if (mine.write && mine.length % block_tokens() != 0) PublishTail(index);
+  Release(index);
+}
+
+// Keeps the partial last block beside the blocks under the tip.
+void KvCache::Impl::PublishTail(uint32_t index) {
+  const Sequence& mine = sequence(index);
+  CHECK_EQ(mine.sealed, mine.length / block_tokens());
+  const uint32_t whole = mine.sealed * block_tokens();
+  const std::span<const TokenId> rest = tokens(index).subspan(whole, mine.length - whole);
+  if (CoveredByOthers(index, rest)) return;
+  NodeId oldest = kNoNode;
+  tree.ForEachTail(mine.tip, [&](NodeId tail) {
+    if (IsPrefix(tree.tokens(tail), rest))
+      DropNode(tail, /*evicted=*/false);
+    else
+      oldest = tail;
+  });
+  if (tree.tail_count(mine.tip) == kTailsPerParentMax) DropNode(oldest, /*evicted=*/true);
+  const std::optional<NodeId> tail = tree.AddTail(mine.tip, rest);
+  if (!tail) return;
+  for (Group& group : groups) {
+    const SlotId slot = table(index, group.id)[mine.sealed];
+    group.pool.Fill(slot);
+    GiveNodeSlot(group, *tail, slot);
+    if (group.window != 0) group.reusable.Keep(slot);
+  }
+}
+
+// True, and that one is young again, if a block or tail under the tip already holds these rows.
+bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> rest) {
+  NodeId covering = kNoNode;
+  const auto look = [&](NodeId node) {
+    if (covering == kNoNode && HasAllSlots(node) && IsPrefix(rest, tree.tokens(node))) covering = node;
+  };
+  tree.ForEachBlock(sequence(index).tip, look);
+  tree.ForEachTail(sequence(index).tip, look);
+  if (covering == kNoNode) return false;
+  for (Group& group : groups) {
+    const SlotId slot = node_slot(covering, group.id);
+    if (group.window != 0) group.reusable.Keep(slot);
+    PinSlot(group, slot);
+    UnpinSlot(group, slot);
+  }
+  return true;
+}
+
+// Rows that were prepared and never committed may hold NaN. They must not reach the next user of the slot,
+// for whom they would be the rows behind its own: 0 * NaN is NaN.
+void KvCache::Impl::ClearDirty(uint32_t index) {
+  Sequence& mine = sequence(index);
+  if (mine.dirty <= mine.length) return;
+  for (Group& group : groups) {
+    const std::span<const SlotId> slots = table(index, group.id);
+    for (uint32_t block = mine.length / block_tokens(); block < CeilDiv(mine.dirty, block_tokens()); ++block) {
+      const uint32_t start = block * block_tokens();
+      if (slots[block] == kNoSlot) continue;
+      ClearRows(options.geometry, group.id, group.pool.bytes(slots[block]), std::max(mine.length, start) - start);
+    }
+  }
+  mine.dirty = mine.length;
+}
+
+void KvCache::Impl::Release(uint32_t index) {
+  Sequence& mine = sequence(index);
+  ClearDirty(index);
+  for (Group& group : groups) {
+    const std::span<const SlotId> slots = table(index, group.id);
+    for (uint32_t block = mine.blocks; block > 0; --block)  // children before parents: see ReuseList
+      if (slots[block - 1] != kNoSlot) UnpinBlock(index, group, block - 1);
+    const Claim& mine_here = claim(index, group.id);
+    CHECK_EQ(mine_here.pinned, 0u);
+    group.reserved -= mine_here.need;
+  }
+  tree.Unref(mine.tip);
+  Reap(mine.tip);
+  mine = Sequence{};
+  memory.free[free_sequences++] = index;
+}
+
+void KvCache::Impl::SetTip(uint32_t index, NodeId tip) {
+  Sequence& mine = sequence(index);
+  if (mine.tip == tip) return;
+  tree.Ref(tip);
+  tree.Unref(mine.tip);
+  mine.tip = tip;
+}
+
+}  // namespace reprise

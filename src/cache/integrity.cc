@@ -1,0 +1,112 @@
+// KvCache::CheckIntegrity: everything that can be counted twice is counted twice.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+
+void KvCache::Impl::CheckIntegrity() const {
+  tree.CheckIntegrity();
+  for (const Group& group : groups) CheckGroup(group);
+  CheckNodes();
+  CheckSequences();
+}
+
+// Slots: each is free, pinned by sequences as often as it says, or reusable; and reservations can be met.
+void KvCache::Impl::CheckGroup(const Group& group) const {
+  group.pool.CheckIntegrity();
+  std::vector<uint32_t> pins(group.pool.size());
+  uint64_t worst = 0, pinned = 0;
+  for (uint32_t index = 0; index < options.sequences_max; ++index) {
+    if (!memory.sequences[index].admitted) continue;
+    uint32_t own = 0;
+    for (SlotId slot : table(index, group.id)) {
+      if (slot == kNoSlot) continue;
+      ++pins[slot.value()];
+      ++own;
+    }
+    const Claim& claimed = memory.claims[size_t{index} * groups.size() + group.id.value()];
+    CHECK_EQ(claimed.pinned, own);
+    CHECK_LE(own, claimed.need);
+    worst += claimed.need;
+    pinned += own;
+  }
+  CHECK_EQ(group.reserved, group.window == 0 ? worst - pinned : worst);
+  CHECK_LE(group.reserved, group.window == 0 ? group.pool.free() + group.pool.reusable() : uint64_t{group.pool.size()});
+
+  uint32_t listed = 0;
+  std::vector<uint32_t> age(group.pool.size());
+  group.reusable.ForEach([&](SlotId slot) { age[slot.value()] = ++listed; });
+  CHECK_EQ(listed, group.reusable.size());
+  CHECK_EQ(listed, group.pool.reusable());
+  for (uint32_t i = 0; i < group.pool.size(); ++i) {
+    const SlotId slot(i);
+    const bool sealed = group.pool.state(slot) == SlotState::kSealed;
+    CHECK_EQ(group.pool.pins(slot), pins[i]);
+    CHECK_EQ(age[i] > 0, sealed && pins[i] == 0);
+    CHECK_EQ(sealed, group.owner[i] != kNoNode);
+    CHECK(sealed || !group.reusable.kept(slot));
+    if (!sealed) continue;
+    CHECK_EQ(node_slot(group.owner[i], group.id), slot);
+    // In a full group children go before parents, and a pinned block pins its parent.
+    const NodeId parent = tree.parent(group.owner[i]);
+    if (group.window != 0 || tree.IsRoot(parent)) continue;
+    const SlotId above = node_slot(parent, group.id);
+    CHECK(above != kNoSlot);
+    CHECK(pins[i] == 0 || pins[above.value()] > 0);
+    CHECK(pins[above.value()] > 0 || age[i] < age[above.value()]);
+  }
+}
+
+void KvCache::Impl::CheckNodes() const {
+  std::vector<uint32_t> owned(groups.size());
+  for (const Group& group : groups)
+    for (NodeId node : group.owner) owned[group.id.value()] += node != kNoNode;
+  for (uint32_t i = 0; i < tree.nodes_max(); ++i) {
+    const NodeId node(i);
+    for (const Group& group : groups) {
+      const SlotId slot = node_slot(node, group.id);
+      if (slot == kNoSlot) continue;
+      CHECK_EQ(group.owner[slot.value()], node);
+      CHECK(!tree.IsRoot(node));
+      CHECK(IsWhole(node));
+      --owned[group.id.value()];
+    }
+  }
+  for (uint32_t left : owned) CHECK_EQ(left, 0u);
+}
+
+// Paths: a running sequence's sealed blocks are the ancestors of its tip, in place and with its tokens.
+void KvCache::Impl::CheckSequences() const {
+  uint32_t admitted = 0;
+  for (uint32_t index = 0; index < options.sequences_max; ++index) {
+    const Sequence& mine = memory.sequences[index];
+    if (!mine.admitted) continue;
+    ++admitted;
+    CHECK(mine.length <= mine.prepared && mine.prepared <= std::max(mine.dirty, mine.length));
+    CHECK_LE(mine.prepared, mine.tokens_max);
+    NodeId node = mine.tip;
+    for (uint32_t block = mine.sealed; block > 0; --block, node = tree.parent(node)) {
+      CHECK_EQ(path(index)[block - 1], node);
+      const std::span<const TokenId> have = tree.tokens(node);
+      CHECK(std::equal(have.begin(), have.end(), tokens(index).begin() + (block - 1) * block_tokens()));
+    }
+    CHECK(tree.IsRoot(node));
+    const uint32_t used = static_cast<uint32_t>(CeilDiv(mine.prepared, block_tokens()));
+    for (const Group& group : groups) {
+      const std::span<const SlotId> slots = table(index, group.id);
+      const uint32_t first = FirstBlock(group, mine.length);
+      for (uint32_t block = 0; block < slots.size(); ++block) {
+        if (block >= first && block < used) CHECK(slots[block] != kNoSlot);
+        if (block >= mine.blocks) CHECK_EQ(slots[block], kNoSlot);
+        if (slots[block] == kNoSlot || block >= mine.sealed) continue;
+        CHECK_EQ(slots[block], node_slot(path(index)[block], group.id));
+      }
+    }
+  }
+  CHECK_EQ(admitted + free_sequences, options.sequences_max);
+}
+
+}  // namespace reprise

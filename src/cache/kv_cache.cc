@@ -1,0 +1,137 @@
+#include "cache/kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cache/kv_cache_impl.h"
+#include "prefix/namespace.h"
+
+namespace reprise {
+
+std::string_view Name(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kNeverSeen:
+      return "never_seen";
+    case MissReason::kTokensDiffer:
+      return "tokens_differ";
+    case MissReason::kEvicted:
+      return "evicted";
+    case MissReason::kWindowNotResident:
+      return "window_not_resident";
+    case MissReason::kLastTokenRule:
+      return "last_token_rule";
+    case MissReason::kReadDisabled:
+      return "read_disabled";
+  }
+  CHECK(false);
+}
+
+KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
+    : options(given),
+      blocks_max(TableOptions(given).blocks_max),
+      region(ledger.Take("kv sequences", Measure<Layout>(given))),
+      memory(Carve<Layout>(region, given)),
+      tree(TreeOptions(given), ledger),
+      tables(TableOptions(given), ledger) {
+  CHECK(options.sequences_max > 0 && options.context_max > 0 && options.in_flight_max > 0);
+  const uint32_t count = static_cast<uint32_t>(options.geometry.groups.size());
+  groups.reserve(count);
+  std::span<NodeId> owners = memory.owners;
+  for (uint32_t g = 0; g < count; ++g) {
+    const LayerGroup& shape = options.geometry.groups[g];
+    CHECK(shape.kind != GroupKind::kRecurrent);  // its state has no blocks
+    CHECK_EQ(shape.kind == GroupKind::kWindow, shape.window > 0);
+    const SlotPoolOptions pool = PoolOptions(options, g);
+    groups.push_back({.id = GroupId(g),
+                      .window = shape.window,
+                      .pool = SlotPool(pool, ledger),
+                      .reusable = ReuseList(pool.name + " order", pool.slots, ledger),
+                      .owner = owners.first(pool.slots)});
+    owners = owners.subspan(pool.slots);
+    views.push_back(groups.back().pool.view());
+  }
+  std::fill(memory.owners.begin(), memory.owners.end(), kNoNode);
+  std::fill(memory.node_slots.begin(), memory.node_slots.end(), kNoSlot);
+  for (uint32_t i = options.sequences_max; i > 0; --i) {
+    memory.sequences[i - 1] = Sequence{};
+    memory.free[free_sequences++] = i - 1;
+  }
+}
+
+CacheSequence::CacheSequence(CacheSequence&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)), index_(other.index_) {}
+
+CacheSequence& CacheSequence::operator=(CacheSequence&& other) noexcept {
+  if (this == &other) return *this;
+  if (cache_ != nullptr) cache_->impl_->Release(index_);
+  cache_ = std::exchange(other.cache_, nullptr);
+  index_ = other.index_;
+  return *this;
+}
+
+CacheSequence::~CacheSequence() {
+  if (cache_ != nullptr) cache_->impl_->Release(index_);
+}
+
+uint32_t CacheSequence::length() const { return cache_->impl_->sequence(index_).length; }
+PrefixMatch CacheSequence::match() const { return cache_->impl_->sequence(index_).match; }
+uint32_t CacheSequence::Rematch() { return cache_->impl_->Rematch(index_); }
+void CacheSequence::Prepare(uint32_t rows) { cache_->impl_->Prepare(index_, rows); }
+void CacheSequence::Commit(std::span<const TokenId> tokens) { cache_->impl_->Commit(index_, tokens); }
+void CacheSequence::MarkCheckpoint() { cache_->impl_->MarkEdge(index_, length()); }
+
+std::span<const std::span<const SlotId>> CacheSequence::tables() const {
+  return cache_->impl_->tables.Heads(index_, cache_->impl_->sequence(index_).blocks);
+}
+
+void CacheSequence::Finish() {
+  CHECK(cache_ != nullptr);
+  std::exchange(cache_, nullptr)->impl_->Finish(index_);
+}
+
+KvCache::KvCache(const KvCacheOptions& options, Ledger& ledger) : impl_(std::make_unique<Impl>(options, ledger)) {}
+
+KvCache::~KvCache() { CHECK_EQ(impl_->free_sequences, impl_->options.sequences_max); }
+
+KvCache::Outcome KvCache::Admit(const AdmitRequest& request, CacheSequence& sequence) {
+  CHECK(!sequence);
+  uint32_t index = 0;
+  const Outcome outcome = impl_->Admit(request, index);
+  if (outcome == Outcome::kAdmitted) sequence = CacheSequence(this, index);
+  return outcome;
+}
+
+PrefixMatch KvCache::Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const {
+  const Impl::Match match = impl_->Find(impl_->tree.FindRoot(name_space), name_space, prompt);
+  return {.tokens = match.tokens, .reason = match.reason};
+}
+
+NamespaceId KvCache::Namespace(const Scope& scope) const {
+  return DeriveNamespace(impl_->options.identity, impl_->options.geometry, scope).id;
+}
+
+std::span<const KvGroupView> KvCache::group_views() const { return impl_->views; }
+const Geometry& KvCache::geometry() const { return impl_->options.geometry; }
+
+KvCache::Stats KvCache::stats() const {
+  Stats out = impl_->totals;
+  for (const Impl::Group& group : impl_->groups)
+    out.groups.push_back({.slots_total = group.pool.size(),
+                          .slots_free = group.pool.free(),
+                          .slots_active = group.pool.pinned(),
+                          .slots_reusable = group.pool.reusable()});
+  out.sequences = impl_->options.sequences_max - impl_->free_sequences;
+  out.nodes = impl_->tree.blocks();
+  out.tails = impl_->tree.tails();
+  out.key_collisions = impl_->tree.key_collisions();
+  return out;
+}
+
+void KvCache::Clear() { impl_->Clear(); }
+void KvCache::CheckIntegrity() const { impl_->CheckIntegrity(); }
+
+}  // namespace reprise

@@ -1,0 +1,170 @@
+// Inside of KvCache: the state of sequences, groups and nodes, and the steps on them. Read in the order
+// of a sequence's life: match.cc (find and admit), fill.cc (prepare, commit, seal, finish), evict.cc.
+//
+// Invariants between calls (CheckIntegrity recomputes them):
+//   - full groups: free + reusable slots >= what admitted sequences may still reserve. A shared block is
+//     one slot and, for each of its sequences, one block that it need not reserve any more.
+//   - window groups: the worst cases of the admitted sequences together fit the pool. Sharing is not
+//     credited: a sequence that slides away from a shared slot frees nothing while its mate stays.
+//   - a block of the tree has a slot in every full group, hence its ancestors do; a window slot may be
+//     missing. A tail has a slot in every group. A pinned block's ancestors are pinned in full groups.
+//   - a slot is written only by a sequence that has its one pin, before it is sealed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "block/block_tables.h"
+#include "block/slot_pool.h"
+#include "cache/kv_cache.h"
+#include "cache/reuse_list.h"
+#include "prefix/block_key.h"
+#include "prefix/prefix_tree.h"
+
+namespace reprise {
+
+// Tails beside the blocks under one parent. A tail holds a whole slot for less than a block of tokens, so
+// conversations that part within one block may hold 16 slots, and the oldest gives way.
+inline constexpr uint32_t kTailsPerParentMax = 16;
+
+// How much of everything a cache of these options has, for plan and constructor alike.
+PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
+BlockTablesOptions TableOptions(const KvCacheOptions& options);
+SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
+
+struct KvCache::Impl {
+  struct Sequence {
+    NodeId tip;             // last sealed block of the path, or the root
+    uint32_t sealed = 0;    // blocks of the path in the tree, all before the first own one
+    uint32_t length = 0;    // tokens whose K and V are final
+    uint32_t prepared = 0;  // tokens whose slots are there
+    uint32_t dirty = 0;     // rows [length, dirty) may have been written and never committed
+    uint32_t blocks = 0;    // length of the block tables
+    uint32_t prompt = 0;    // tokens
+    uint32_t tokens_max = 0;
+    uint32_t pending_edge = 0;  // a checkpoint edge in the block that is not sealed yet; 0: none
+    uint32_t fork_edge = 0;     // matched up to here but for a window: mark it when it is computed again; 0: none
+    PrefixMatch match;
+    bool admitted = false;
+    bool read = false;
+    bool write = false;
+    bool started = false;  // something was prepared
+  };
+  struct Claim {        // of one sequence in one group
+    uint32_t need = 0;  // most slots it ever pins at once
+    uint32_t pinned = 0;
+    uint32_t first = 0;  // blocks before this one are out of the window's reach
+  };
+  struct Group {
+    GroupId id;
+    uint32_t window = 0;  // 0: full
+    SlotPool pool;
+    ReuseList reusable;
+    std::span<NodeId> owner;  // [slots] of a sealed slot
+    uint64_t reserved = 0;    // full: slots that sequences may still reserve; window: sum of their worst cases
+  };
+  struct Layout {
+    std::span<Sequence> sequences;  // [sequences_max]
+    std::span<uint32_t> free;       // [sequences_max] stack of unused ones
+    std::span<Claim> claims;        // [sequences_max][groups]
+    std::span<TokenId> tokens;      // [sequences_max][context_max]
+    std::span<NodeId> paths;        // [sequences_max][blocks_max]
+    std::span<SlotId> node_slots;   // [nodes_max][groups]
+    std::span<NodeId> owners;       // slots of all groups
+    std::span<uint64_t> evicted;    // fingerprints of prefixes that were evicted; a power of two
+    Layout(const KvCacheOptions& options, Carver& carver);
+  };
+  struct Match {
+    uint32_t tokens = 0;
+    uint32_t blocks = 0;      // whole ones among them
+    NodeId tip = kNoNode;     // node of the last whole block, or the root
+    NodeId source = kNoNode;  // its first tokens - blocks * block_tokens rows are the rest
+    uint32_t fork_edge = 0;   // what it would have been but for a window; 0: same
+    MissReason reason = MissReason::kNone;
+  };
+
+  Impl(const KvCacheOptions& options, Ledger& ledger);
+
+  // match.cc
+  Outcome Admit(const AdmitRequest& request, uint32_t& index);
+  uint32_t Rematch(uint32_t index);
+  Match Find(std::optional<NodeId> root, const NamespaceId& name_space, std::span<const TokenId> prompt) const;
+  Match Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const;
+  void ShrinkToWindows(Match& match) const;
+  bool Fits(const Match& match, uint64_t tokens_max) const;
+  void Attach(uint32_t index, const Match& match);
+  void CopySource(uint32_t index, const Match& match);
+
+  // fill.cc
+  void Prepare(uint32_t index, uint32_t rows);
+  void Commit(uint32_t index, std::span<const TokenId> tokens);
+  void MarkEdge(uint32_t index, uint32_t edge);
+  void Finish(uint32_t index);
+  void Release(uint32_t index);  // everything it holds, and the sequence itself
+  bool SealNext(uint32_t index);
+  void PublishBlock(uint32_t index, NodeId node);
+  void MergeBlock(uint32_t index, NodeId node);
+  bool CoveredByOthers(uint32_t index, std::span<const TokenId> rest);
+  void PublishTail(uint32_t index);
+  void ClearDirty(uint32_t index);
+  void SetTip(uint32_t index, NodeId tip);
+
+  // evict.cc
+  SlotId TakeSlot(Group& group);  // REQUIRES: reserved by admission
+  std::optional<SlotId> TryTakeSlot(Group& group);
+  bool EvictOne(Group& group);
+  void PinSlot(Group& group, SlotId slot);
+  void UnpinSlot(Group& group, SlotId slot);
+  void PinBlock(uint32_t index, Group& group, uint32_t block, SlotId slot);  // `slot` has the pin already
+  void UnpinBlock(uint32_t index, Group& group, uint32_t block);
+  void FreeNodeSlot(Group& group, NodeId node);               // no-op without one
+  void GiveNodeSlot(Group& group, NodeId node, SlotId slot);  // seals it
+  void DropNode(NodeId node, bool evicted);
+  void Reap(NodeId node);
+  void Clear();
+  uint64_t Fingerprint(const Digest& parent, TokenId first) const;
+  void RememberEvicted(NodeId node);
+  bool WasEvicted(uint64_t fingerprint) const;
+
+  void CheckIntegrity() const;
+  void CheckGroup(const Group& group) const;
+  void CheckNodes() const;
+  void CheckSequences() const;
+
+  uint32_t block_tokens() const { return options.geometry.block_tokens; }
+  BlockKey Key(const Digest& previous, std::span<const TokenId> tokens) const;
+  Sequence& sequence(uint32_t index) { return memory.sequences[index]; }
+  Claim& claim(uint32_t index, GroupId group) { return memory.claims[size_t{index} * groups.size() + group.value()]; }
+  std::span<TokenId> tokens(uint32_t index) const {
+    return memory.tokens.subspan(size_t{index} * options.context_max, options.context_max);
+  }
+  std::span<NodeId> path(uint32_t index) const { return memory.paths.subspan(size_t{index} * blocks_max, blocks_max); }
+  std::span<SlotId> table(uint32_t index, GroupId group) const { return tables.table(index, group.value()); }
+  SlotId& node_slot(NodeId node, GroupId group) const {
+    return memory.node_slots[size_t{node.value()} * groups.size() + group.value()];
+  }
+  bool HasAllSlots(NodeId node) const;
+  // Has what the tree requires of it: a block every full slot, a tail every slot.
+  bool IsWhole(NodeId node) const;
+  bool HasNoSlots(NodeId node) const;
+  // First block that a query at `position` sees in the group.
+  uint32_t FirstBlock(const Group& group, uint32_t position) const {
+    return group.window == 0 || position < group.window ? 0 : (position - group.window + 1) / block_tokens();
+  }
+
+  const KvCacheOptions options;
+  const uint32_t blocks_max;  // of one sequence
+  Region region;
+  Layout memory;
+  PrefixTree tree;
+  BlockTables tables;
+  std::vector<Group> groups;
+  std::vector<KvGroupView> views;
+  mutable BlockHasher hasher;
+  uint32_t free_sequences = 0;
+  Stats totals;  // the counters; the rest is computed when asked for
+};
+
+}  // namespace reprise

@@ -1,0 +1,207 @@
+// Which prefix is there, and taking it.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "block/slot_rows.h"
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+
+BlockKey KvCache::Impl::Key(const Digest& previous, std::span<const TokenId> tokens) const {
+  return options.block_key != nullptr ? options.block_key(previous, tokens) : hasher.Next(previous, tokens);
+}
+
+KvCache::Impl::Match KvCache::Impl::Find(std::optional<NodeId> root, const NamespaceId& name_space,
+                                         std::span<const TokenId> prompt) const {
+  CHECK(!prompt.empty());
+  if (root) return Extend(*root, 0, prompt);
+  Match match;
+  const bool evicted = WasEvicted(Fingerprint(name_space.digest, prompt[0]));
+  match.reason = prompt.size() == 1 ? MissReason::kLastTokenRule
+                 : evicted          ? MissReason::kEvicted
+                                    : MissReason::kNeverSeen;
+  return match;
+}
+
+// The longest usable prefix of `prompt` that goes on from the first `blocks` blocks, whose last is `tip`.
+KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const {
+  const uint32_t limit = static_cast<uint32_t>(prompt.size()) - 1;  // the last token is always computed
+  std::optional<uint64_t> missing_key;
+  while ((blocks + 1) * block_tokens() <= limit) {
+    const std::span<const TokenId> tokens = prompt.subspan(blocks * block_tokens(), block_tokens());
+    const BlockKey key = Key(tree.digest(tip), tokens);
+    const std::optional<NodeId> child = tree.FindBlock(tip, key, tokens);
+    if (!child) {
+      missing_key = TableHash(key.digest);
+      break;
+    }
+    tip = *child;
+    ++blocks;
+  }
+  const uint32_t whole = blocks * block_tokens();
+  const std::span<const TokenId> wanted = prompt.subspan(whole, limit - whole);
+  const PrefixTree::Run run = tree.LongestRun(tip, wanted, [this](NodeId node) { return HasAllSlots(node); });
+
+  Match match{.tokens = whole + run.tokens, .blocks = blocks, .tip = tip, .source = run.node};
+  if (match.tokens == limit) {
+    match.reason = MissReason::kLastTokenRule;
+  } else if (run.tokens_any > run.tokens) {
+    match.reason = MissReason::kWindowNotResident;
+  } else if (missing_key ? WasEvicted(*missing_key)
+                         : run.tokens == 0 && WasEvicted(Fingerprint(tree.digest(tip), wanted[0]))) {
+    match.reason = MissReason::kEvicted;
+  } else if (run.differs && match.tokens > 0) {
+    match.reason = MissReason::kTokensDiffer;
+  } else {
+    match.reason = MissReason::kNeverSeen;
+  }
+  ShrinkToWindows(match);
+  return match;
+}
+
+// The largest P up to match.tokens for which every window group holds [P - window + 1, P). A missing block
+// leaves what ends before it: P falls, by group in turn, until nothing is missing.
+void KvCache::Impl::ShrinkToWindows(Match& match) const {
+  const auto shrink = [&](const Group& group) {
+    NodeId node = match.tip;
+    for (uint32_t block = match.blocks; block > FirstBlock(group, match.tokens); --block, node = tree.parent(node)) {
+      if (node_slot(node, group.id) != kNoSlot) continue;
+      match.fork_edge = std::max(match.fork_edge, match.tokens);
+      match.reason = MissReason::kWindowNotResident;
+      match.blocks = block - 1;
+      match.tokens = match.blocks * block_tokens();
+      match.tip = tree.parent(node);
+      match.source = kNoNode;
+      return true;
+    }
+    return false;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Group& group : groups)
+      if (group.window != 0) changed |= shrink(group);
+  }
+}
+
+bool KvCache::Impl::Fits(const Match& match, uint64_t tokens_max) const {
+  for (const Group& group : groups) {
+    const uint64_t need = ResidentBlocks(options.geometry, group.id, tokens_max, options.in_flight_max);
+    if (group.window != 0) {
+      if (group.reserved + need > group.pool.size()) return false;
+      continue;
+    }
+    uint64_t available = group.pool.free() + group.pool.reusable();
+    NodeId node = match.tip;
+    for (uint32_t block = match.blocks; block > 0; --block, node = tree.parent(node))
+      available -= group.pool.pins(node_slot(node, group.id)) == 0;  // reusable until it is pinned now
+    if (available < group.reserved + need - match.blocks) return false;
+  }
+  return true;
+}
+
+KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& index) {
+  CHECK_GE(request.tokens_max, request.prompt.size());
+  CHECK_LE(request.tokens_max, options.context_max);
+  for (const Group& group : groups) {
+    const uint64_t need = ResidentBlocks(options.geometry, group.id, request.tokens_max, options.in_flight_max);
+    if (need > group.pool.size()) return Outcome::kNever;
+  }
+  if (free_sequences == 0) return Outcome::kWait;
+  std::optional<NodeId> root = tree.FindRoot(request.name_space);
+  Match match{.reason = MissReason::kReadDisabled};
+  if (request.read) match = Find(root, request.name_space, request.prompt);
+  if (!Fits(match, request.tokens_max)) return Outcome::kWait;
+
+  if (!root) root = tree.AddRoot(request.name_space);
+  if (match.tip == kNoNode) match.tip = *root;
+  index = memory.free[--free_sequences];
+  Sequence& made = sequence(index) = Sequence{.tip = match.tip,
+                                              .prompt = static_cast<uint32_t>(request.prompt.size()),
+                                              .tokens_max = request.tokens_max,
+                                              .admitted = true,
+                                              .read = request.read,
+                                              .write = request.write};
+  tree.Ref(made.tip);
+  std::copy(request.prompt.begin(), request.prompt.end(), tokens(index).begin());
+  for (Group& group : groups) {
+    Claim& mine = claim(index, group.id) = Claim{};
+    mine.need =
+        static_cast<uint32_t>(ResidentBlocks(options.geometry, group.id, request.tokens_max, options.in_flight_max));
+    group.reserved += mine.need;
+  }
+  Attach(index, match);
+  return Outcome::kAdmitted;
+}
+
+uint32_t KvCache::Impl::Rematch(uint32_t index) {
+  Sequence& mine = sequence(index);
+  CHECK(!mine.started);
+  if (!mine.read) return 0;
+  const Match match = Extend(mine.tip, mine.sealed, tokens(index).first(mine.prompt));
+  mine.match.reason = match.reason;
+  if (match.tokens <= mine.length) return 0;
+  const uint32_t gained = match.tokens - mine.length;
+  if (mine.blocks > mine.sealed)  // rows copied before: the new match has them too, and more
+    for (Group& group : groups) UnpinBlock(index, group, mine.sealed);
+  Attach(index, match);
+  return gained;
+}
+
+// Pins what the match found beyond what the sequence has, and lets go of what falls out of a window.
+void KvCache::Impl::Attach(uint32_t index, const Match& match) {
+  Sequence& mine = sequence(index);
+  totals.tokens_reused += match.tokens - mine.length;
+  const std::span<NodeId> nodes = path(index);
+  NodeId node = match.tip;
+  for (uint32_t block = match.blocks; block > mine.sealed; --block, node = tree.parent(node)) nodes[block - 1] = node;
+  for (Group& group : groups) {
+    const uint32_t first = FirstBlock(group, match.tokens);
+    Claim& claimed = claim(index, group.id);
+    for (; claimed.first < std::min(first, mine.sealed); ++claimed.first) UnpinBlock(index, group, claimed.first);
+    claimed.first = first;
+    for (uint32_t block = std::max(first, mine.sealed); block < match.blocks; ++block) {
+      const SlotId slot = node_slot(nodes[block], group.id);
+      PinSlot(group, slot);
+      PinBlock(index, group, block, slot);
+    }
+  }
+  SetTip(index, match.tip);
+  mine.sealed = match.blocks;
+  mine.blocks = match.blocks;
+  if (match.source != kNoNode) CopySource(index, match);
+  mine.length = mine.prepared = mine.dirty = match.tokens;
+  mine.match = {.tokens = match.tokens, .reason = match.reason};
+  mine.fork_edge = match.fork_edge;
+  // Where two prompts part, a third one may part too: an observed fork is a checkpoint edge.
+  if (match.reason == MissReason::kTokensDiffer) MarkEdge(index, match.tokens);
+}
+
+// The sequence gets slots of its own with the rows that the source shares with its prompt.
+void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
+  const NodeId source = match.source;
+  const uint32_t rows = match.tokens - match.blocks * block_tokens();
+  for (Group& group : groups) PinSlot(group, node_slot(source, group.id));  // nothing evicts it meanwhile
+  bool taken_over = false;
+  for (Group& group : groups) {
+    SlotId& from = node_slot(source, group.id);
+    std::optional<SlotId> own = TryTakeSlot(group);
+    if (own) {
+      CopyRows(options.geometry, group.id, group.pool.bytes(from), group.pool.bytes(*own), rows);
+      UnpinSlot(group, from);
+    } else {
+      // Admission counted the source itself as the one slot left: its rows stay where they are.
+      own = from;
+      group.pool.Unseal(*own);
+      group.reusable.Forget(*own);
+      group.owner[own->value()] = kNoNode;
+      from = kNoSlot;
+      taken_over = true;
+    }
+    PinBlock(index, group, match.blocks, *own);
+  }
+  sequence(index).blocks = match.blocks + 1;
+  if (taken_over && !IsWhole(source)) DropNode(source, /*evicted=*/true);
+}
+
+}  // namespace reprise

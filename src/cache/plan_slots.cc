@@ -1,0 +1,159 @@
+// How much memory a KvCache takes, and how a budget is shared between its groups.
+#include <algorithm>
+#include <bit>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+namespace {
+
+// One checkpoint edge beyond those of running sequences per this many tokens of the full groups. Gemma-3-270M
+// (15 window layers of 512, 15 KiB per token, against 3 full layers, 3 KiB): an edge is 9 blocks of 64 tokens
+// = 8.4 MiB, 4096 tokens in full layers 12 MiB, so edges take 41 % of what is beyond the running sequences.
+// At 2048 it would be 58 %, at 8192 26 %, with edges too few for conversations of common length.
+constexpr uint64_t kTokensPerEdge = 4096;
+
+bool HasFullGroup(const Geometry& geometry) {
+  return std::any_of(geometry.groups.begin(), geometry.groups.end(),
+                     [](const LayerGroup& group) { return group.kind != GroupKind::kWindow; });
+}
+
+// Slots of each group for `blocks` in full groups and the windows of `sequences` running ones, with their two
+// edges (end of prompt, end of turn). Models with window groups only give them all there is.
+std::vector<uint32_t> SlotsFor(const KvCacheOptions& options, uint64_t blocks, uint64_t sequences) {
+  const Geometry& geometry = options.geometry;
+  const uint64_t block_tokens = geometry.block_tokens;
+  const bool has_full = HasFullGroup(geometry);
+  std::vector<uint32_t> slots;
+  for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
+    const LayerGroup& group = geometry.groups[g];
+    uint64_t count = blocks;
+    if (group.kind == GroupKind::kWindow && has_full) {
+      const uint64_t resident = ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max);
+      const uint64_t edge_blocks = CeilDiv(group.window - 1, block_tokens) + 1;
+      const uint64_t edges = 2 * sequences + blocks * block_tokens / kTokensPerEdge;
+      count = sequences * resident + std::min(edges * edge_blocks, blocks);  // an edge's blocks are in full groups too
+    }
+    slots.push_back(static_cast<uint32_t>(std::min<uint64_t>(count, UINT32_MAX / 4)));
+  }
+  return slots;
+}
+
+uint64_t TotalBytes(KvCacheOptions options, const std::vector<uint32_t>& slots) {
+  options.slots = slots;
+  uint64_t bytes = 0;
+  for (const Footprint& line : KvCache::Footprints(options)) bytes += line.bytes;
+  return bytes;
+}
+
+uint64_t WindowBytes(const KvCacheOptions& options, const std::vector<uint32_t>& slots) {
+  uint64_t bytes = 0;
+  for (uint32_t g = 0; g < slots.size(); ++g)
+    if (options.geometry.groups[g].kind == GroupKind::kWindow)
+      bytes += slots[g] * SlotBytes(options.geometry, GroupId(g));
+  return bytes;
+}
+
+}  // namespace
+
+KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
+  const uint64_t count = options.sequences_max;
+  const uint64_t groups = options.geometry.groups.size();
+  const PrefixTreeOptions tree = TreeOptions(options);
+  uint64_t slots = 0;
+  for (uint32_t each : options.slots) slots += each;
+  sequences = carver.Array<Sequence>(count);
+  free = carver.Array<uint32_t>(count);
+  claims = carver.Array<Claim>(count * groups);
+  tokens = carver.Array<TokenId>(count * options.context_max);
+  paths = carver.Array<NodeId>(count * TableOptions(options).blocks_max);
+  node_slots = carver.Array<SlotId>((uint64_t{tree.blocks_max} + tree.roots_max) * groups);
+  owners = carver.Array<NodeId>(slots);
+  // Two fingerprints per evicted block: remembers about the last two fillings of the cache.
+  evicted = carver.Array<uint64_t>(std::bit_ceil(uint64_t{4} * tree.blocks_max));
+}
+
+PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
+  const Geometry& geometry = options.geometry;
+  CHECK_EQ(options.slots.size(), geometry.groups.size());
+  uint64_t blocks = UINT64_MAX;
+  if (HasFullGroup(geometry)) {  // a block or tail takes a slot in every full group
+    for (uint32_t g = 0; g < geometry.groups.size(); ++g)
+      if (geometry.groups[g].kind != GroupKind::kWindow) blocks = std::min<uint64_t>(blocks, options.slots[g]);
+  } else {  // the head of a chain keeps its nodes when its window slots are gone
+    blocks = 4 * uint64_t{*std::max_element(options.slots.begin(), options.slots.end())} +
+             CeilDiv(options.context_max, geometry.block_tokens);
+  }
+  return {.block_tokens = geometry.block_tokens,
+          .blocks_max = static_cast<uint32_t>(blocks),
+          .roots_max = static_cast<uint32_t>(blocks + options.sequences_max)};
+}
+
+BlockTablesOptions TableOptions(const KvCacheOptions& options) {
+  return {.sequences = options.sequences_max,
+          .groups = static_cast<uint32_t>(options.geometry.groups.size()),
+          .blocks_max = static_cast<uint32_t>(CeilDiv(options.context_max, options.geometry.block_tokens))};
+}
+
+SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group) {
+  const std::string_view kind = Name(options.geometry.groups[group].kind);
+  return {.name = absl::StrCat("kv pool ", group, " ", std::string(kind)),
+          .slot_bytes = SlotBytes(options.geometry, GroupId(group)),
+          .slots = options.slots[group],
+          .shuffle_seed = options.shuffle_seed == 0 ? 0 : options.shuffle_seed + group};
+}
+
+std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
+  std::vector<Footprint> lines;
+  for (uint32_t g = 0; g < options.geometry.groups.size(); ++g) {
+    const SlotPoolOptions pool = PoolOptions(options, g);
+    for (Footprint& line : SlotPool::Footprints(pool)) lines.push_back(std::move(line));
+    lines.push_back({pool.name + " order", ReuseList::FootprintBytes(pool.slots)});
+  }
+  lines.push_back({"prefix tree", PrefixTree::FootprintBytes(TreeOptions(options))});
+  lines.push_back({"block tables", BlockTables::FootprintBytes(TableOptions(options))});
+  lines.push_back({"kv sequences", Measure<Impl::Layout>(options)});
+  return lines;
+}
+
+absl::StatusOr<std::vector<uint32_t>> KvCache::PlanSlots(const KvCacheOptions& options, uint64_t budget_bytes) {
+  const Geometry& geometry = options.geometry;
+  uint64_t blocks_min = 1;  // one sequence of context_max tokens
+  for (uint32_t g = 0; g < geometry.groups.size(); ++g)
+    blocks_min = std::max(blocks_min, ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max));
+  const uint64_t bytes_min = TotalBytes(options, SlotsFor(options, blocks_min, 1));
+  if (bytes_min > budget_bytes)
+    return absl::ResourceExhaustedError(absl::StrCat("the KV cache of one sequence of ", options.context_max,
+                                                     " tokens needs ", HumanBytes(bytes_min), ", the budget is ",
+                                                     HumanBytes(budget_bytes)));
+
+  // Windows of as many sequences as half of the budget holds: beyond that they would take from what all
+  // sequences can remember.
+  uint64_t sequences = 1;
+  const auto affordable = [&](uint64_t count) {
+    const std::vector<uint32_t> slots = SlotsFor(options, blocks_min, count);
+    return WindowBytes(options, slots) <= budget_bytes / 2 && TotalBytes(options, slots) <= budget_bytes;
+  };
+  while (sequences < options.sequences_max && affordable(sequences + 1)) ++sequences;
+
+  uint64_t fits = blocks_min, too_many = blocks_min + 1;
+  const auto fit = [&](uint64_t blocks) {
+    return TotalBytes(options, SlotsFor(options, blocks, sequences)) <= budget_bytes;
+  };
+  while (fit(too_many)) {
+    fits = too_many;
+    too_many *= 2;
+    CHECK_LT(too_many, UINT32_MAX / 8);
+  }
+  while (too_many - fits > 1) {
+    const uint64_t middle = fits + (too_many - fits) / 2;
+    (fit(middle) ? fits : too_many) = middle;
+  }
+  return SlotsFor(options, fits, sequences);
+}
+
+}  // namespace reprise

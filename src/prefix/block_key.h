@@ -1,0 +1,35 @@
+// Block keys: a chain of digests over a namespace and all tokens up to the end of a block, so that one
+// key names one whole prefix.
+//
+// Ownership: a BlockHasher owns its hash state. Threads: one at a time per object. Does not allocate.
+// Design:    DESIGN 4, docs/format/identity.md (every byte, with vectors)
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/hash.h"
+#include "base/ids.h"
+
+namespace reprise {
+
+// Something other than text inside a block: what stands behind placeholder tokens.
+struct BlockExtra {
+  uint32_t offset = 0;  // of its first placeholder in the block
+  Digest content;
+};
+
+class BlockHasher {
+ public:
+  // The key of the block of `tokens` whose prefix is `previous`: the key of the block before it, or
+  // the namespace's digest for a first block. `extras` in order of their offsets.
+  BlockKey Next(const Digest& previous, std::span<const TokenId> tokens, std::span<const BlockExtra> extras = {});
+
+ private:
+  Sha256 hash_;
+};
+
+// Stands in for BlockHasher::Next in tests that force two prefixes under one key.
+using BlockKeyFunction = BlockKey (*)(const Digest& previous, std::span<const TokenId> tokens);
+
+}  // namespace reprise

@@ -1,0 +1,214 @@
+#include "prefix/prefix_tree.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace reprise {
+
+PrefixTree::Layout::Layout(const PrefixTreeOptions& options, Carver& carver) {
+  const uint64_t count = uint64_t{options.blocks_max} + options.roots_max;
+  nodes = carver.Array<Node>(count);
+  tokens = carver.Array<TokenId>(count * options.block_tokens);
+  // At most half full: a miss ends after 2.5 probes on average.
+  index = carver.Array<uint32_t>(std::bit_ceil(std::max<uint64_t>(2 * count, 2)));
+}
+
+uint64_t PrefixTree::FootprintBytes(const PrefixTreeOptions& options) { return Measure<Layout>(options); }
+
+PrefixTree::PrefixTree(const PrefixTreeOptions& options, Ledger& ledger)
+    : options_(options), region_(ledger.Take("prefix tree", FootprintBytes(options))) {
+  const Layout layout = Carve<Layout>(region_, options);
+  nodes_ = layout.nodes;
+  tokens_ = layout.tokens;
+  index_ = layout.index;
+  CHECK_LT(nodes_.size(), UINT32_MAX);
+  for (size_t i = nodes_.size(); i > 0; --i) {
+    nodes_[i - 1].next = free_;
+    free_ = NodeId(static_cast<uint32_t>(i - 1));
+  }
+}
+
+std::span<const TokenId> PrefixTree::tokens(NodeId id) const {
+  return tokens_.subspan(size_t{id.value()} * options_.block_tokens, node(id).count);
+}
+
+std::optional<NodeId> PrefixTree::FindRoot(const NamespaceId& name_space) const {
+  for (size_t at = Home(name_space.digest); index_[at] != 0; at = (at + 1) & (index_.size() - 1)) {
+    const NodeId id(index_[at] - 1);
+    if (node(id).kind == Kind::kRoot && node(id).digest == name_space.digest) return id;
+  }
+  return std::nullopt;
+}
+
+NodeId PrefixTree::AddRoot(const NamespaceId& name_space) {
+  CHECK_LT(roots_, options_.roots_max);
+  const NodeId id = NewNode(Kind::kRoot, kNoNode, {});
+  node(id).digest = name_space.digest;
+  IndexAdd(id);
+  ++roots_;
+  return id;
+}
+
+std::optional<NodeId> PrefixTree::FindBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens) const {
+  for (size_t at = Home(key.digest); index_[at] != 0; at = (at + 1) & (index_.size() - 1)) {
+    const NodeId id(index_[at] - 1);
+    if (node(id).kind != Kind::kBlock || node(id).digest != key.digest) continue;
+    const std::span<const TokenId> have = this->tokens(id);
+    if (node(id).parent == parent && std::equal(have.begin(), have.end(), tokens.begin(), tokens.end())) return id;
+    ++key_collisions_;
+    return std::nullopt;  // a key is held once
+  }
+  return std::nullopt;
+}
+
+std::optional<NodeId> PrefixTree::AddBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens) {
+  CHECK_EQ(tokens.size(), options_.block_tokens);
+  if (blocks_ + tails_ == options_.blocks_max) return std::nullopt;
+  for (size_t at = Home(key.digest); index_[at] != 0; at = (at + 1) & (index_.size() - 1)) {
+    const Node& other = nodes_[index_[at] - 1];
+    if (other.kind == Kind::kBlock && other.digest == key.digest) return std::nullopt;
+  }
+  const NodeId id = NewNode(Kind::kBlock, parent, tokens);
+  node(id).digest = key.digest;
+  IndexAdd(id);
+  ++blocks_;
+  return id;
+}
+
+std::optional<NodeId> PrefixTree::AddTail(NodeId parent, std::span<const TokenId> tokens) {
+  CHECK(!tokens.empty() && tokens.size() < options_.block_tokens);
+  if (blocks_ + tails_ == options_.blocks_max) return std::nullopt;
+  const NodeId id = NewNode(Kind::kTail, parent, tokens);
+  ++node(parent).tails;
+  ++tails_;
+  return id;
+}
+
+NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> tokens) {
+  CHECK(free_ != kNoNode);
+  const NodeId id = free_;
+  Node& made = node(id);
+  free_ = made.next;
+  made = Node{.parent = parent,
+              .previous = kNoNode,
+              .next = kNoNode,
+              .first_child = kNoNode,
+              .first_tail = kNoNode,
+              .count = static_cast<uint32_t>(tokens.size()),
+              .kind = kind};
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + size_t{id.value()} * options_.block_tokens);
+  if (parent == kNoNode) return id;
+  CHECK(node(parent).kind == Kind::kRoot || node(parent).kind == Kind::kBlock);
+  NodeId& first = FirstOf(parent, kind);
+  made.next = first;
+  if (first != kNoNode) node(first).previous = id;
+  first = id;
+  return id;
+}
+
+void PrefixTree::Unref(NodeId id) {
+  CHECK_GT(node(id).refs, 0u);
+  --node(id).refs;
+}
+
+bool PrefixTree::IsFreeLeaf(NodeId id) const {
+  const Node& leaf = node(id);
+  return leaf.first_child == kNoNode && leaf.first_tail == kNoNode && leaf.refs == 0;
+}
+
+void PrefixTree::Remove(NodeId id) {
+  CHECK(node(id).kind != Kind::kFree);
+  CHECK(IsFreeLeaf(id));
+  Node& gone = node(id);
+  if (gone.parent != kNoNode) {
+    if (gone.previous == kNoNode)
+      FirstOf(gone.parent, gone.kind) = gone.next;
+    else
+      node(gone.previous).next = gone.next;
+    if (gone.next != kNoNode) node(gone.next).previous = gone.previous;
+  }
+  if (gone.kind == Kind::kTail) {
+    --node(gone.parent).tails;
+    --tails_;
+  } else {
+    IndexRemove(id);
+    --(gone.kind == Kind::kRoot ? roots_ : blocks_);
+  }
+  gone.kind = Kind::kFree;
+  gone.next = free_;
+  free_ = id;
+}
+
+void PrefixTree::IndexAdd(NodeId id) {
+  size_t at = Home(node(id).digest);
+  while (index_[at] != 0) at = (at + 1) & (index_.size() - 1);
+  index_[at] = id.value() + 1;
+}
+
+void PrefixTree::IndexRemove(NodeId id) {
+  const size_t mask = index_.size() - 1;
+  size_t hole = Home(node(id).digest);
+  while (index_[hole] != id.value() + 1) {
+    CHECK_NE(index_[hole], 0u);
+    hole = (hole + 1) & mask;
+  }
+  // Close the hole with what a probe starting before it would otherwise not find.
+  for (size_t at = (hole + 1) & mask; index_[at] != 0; at = (at + 1) & mask) {
+    const size_t home = Home(nodes_[index_[at] - 1].digest);
+    if (((at - home) & mask) < ((at - hole) & mask)) continue;
+    index_[hole] = index_[at];
+    hole = at;
+  }
+  index_[hole] = 0;
+}
+
+void PrefixTree::CheckIntegrity() const {
+  uint32_t blocks = 0, tails = 0, roots = 0, free = 0, indexed = 0, linked = 0;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const NodeId id(i);
+    const Node& each = node(id);
+    if (each.kind == Kind::kFree) continue;
+    ++(each.kind == Kind::kRoot ? roots : each.kind == Kind::kBlock ? blocks : tails);
+    CHECK_EQ(each.parent == kNoNode, each.kind == Kind::kRoot);
+    CHECK(each.kind != Kind::kTail || (each.first_child == kNoNode && each.first_tail == kNoNode));
+    CHECK(each.kind != Kind::kBlock || each.count == options_.block_tokens);
+    CHECK(each.kind != Kind::kTail || (each.count > 0 && each.count < options_.block_tokens));
+    NodeId previous = kNoNode;
+    const auto check_child = [&](NodeId child) {
+      CHECK_EQ(node(child).parent, id);
+      CHECK_EQ(node(child).previous, previous);
+      previous = child;
+      ++linked;
+    };
+    ForEachBlock(id, [&](NodeId child) {
+      CHECK(node(child).kind == Kind::kBlock);
+      check_child(child);
+    });
+    previous = kNoNode;
+    uint32_t own_tails = 0;
+    ForEachTail(id, [&](NodeId child) {
+      CHECK(node(child).kind == Kind::kTail);
+      check_child(child);
+      ++own_tails;
+    });
+    CHECK_EQ(own_tails, each.tails);
+    if (each.kind == Kind::kTail) continue;
+    size_t at = Home(each.digest);
+    while (index_[at] != i + 1) {
+      CHECK_NE(index_[at], 0u);  // reachable without crossing an empty place
+      at = (at + 1) & (index_.size() - 1);
+    }
+  }
+  for (uint32_t entry : index_) indexed += entry != 0;
+  for (NodeId id = free_; id != kNoNode; id = node(id).next) ++free;
+  CHECK_EQ(indexed, blocks + roots);
+  CHECK_EQ(linked, blocks + tails);
+  CHECK_EQ(free + blocks + tails + roots, nodes_.size());
+  CHECK_EQ(blocks, blocks_);
+  CHECK_EQ(tails, tails_);
+  CHECK_EQ(roots, roots_);
+}
+
+}  // namespace reprise

@@ -1,0 +1,167 @@
+// The tree of prefixes: a root per namespace, a node per sealed block under the block before it, and
+// beside the blocks tails, partial last blocks that have no key. It knows which prefix something is,
+// not where its bytes are.
+//
+// A block is found by its key; its parent and its tokens are compared as well, so by induction every
+// token of a found prefix was compared. Siblings and tails serve partial matches (LongestRun).
+//
+// Ownership: the tree owns its nodes; all memory comes from the ledger in the constructor.
+// Threads:   one thread. Nothing allocates after construction.
+// Errors:    a full tree is an outcome (nullopt); misuse aborts.
+// Design:    DESIGN 4, 6
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/hash.h"
+#include "base/ids.h"
+#include "base/ledger.h"
+
+namespace reprise {
+
+using NodeId = StrongId<struct NodeIdTag, uint32_t>;
+inline constexpr NodeId kNoNode{UINT32_MAX};
+
+struct PrefixTreeOptions {
+  uint32_t block_tokens = 0;
+  uint32_t blocks_max = 0;  // blocks and tails together
+  uint32_t roots_max = 0;
+};
+
+class PrefixTree {
+ public:
+  static uint64_t FootprintBytes(const PrefixTreeOptions& options);
+  PrefixTree(const PrefixTreeOptions& options, Ledger& ledger);
+
+  // Ids are below this.
+  uint32_t nodes_max() const { return static_cast<uint32_t>(nodes_.size()); }
+
+  std::optional<NodeId> FindRoot(const NamespaceId& name_space) const;
+  // REQUIRES: not there yet, fewer than roots_max roots.
+  NodeId AddRoot(const NamespaceId& name_space);
+
+  // The block `key` under `parent` with exactly these tokens. A block with the same key and another
+  // parent or other tokens is a miss, and counted.
+  std::optional<NodeId> FindBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens) const;
+  // nullopt: the tree is full, or another prefix has this key. REQUIRES: FindBlock does not find it.
+  std::optional<NodeId> AddBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens);
+  // nullopt: the tree is full. REQUIRES: 0 < tokens.size() < block_tokens.
+  std::optional<NodeId> AddTail(NodeId parent, std::span<const TokenId> tokens);
+  // REQUIRES: no children, no tails, no references.
+  void Remove(NodeId id);
+
+  // References keep a node that is nobody's parent (a running sequence's last sealed block).
+  void Ref(NodeId id) { ++node(id).refs; }
+  void Unref(NodeId id);
+  // No children, tails or references.
+  bool IsFreeLeaf(NodeId id) const;
+
+  bool IsRoot(NodeId id) const { return node(id).kind == Kind::kRoot; }
+  bool IsTail(NodeId id) const { return node(id).kind == Kind::kTail; }
+  NodeId parent(NodeId id) const { return node(id).parent; }  // kNoNode of a root
+  // What the keys of its blocks chain from: a block's key or a root's namespace. REQUIRES: no tail.
+  const Digest& digest(NodeId id) const { return node(id).digest; }
+  std::span<const TokenId> tokens(NodeId id) const;  // empty for a root
+  uint32_t tail_count(NodeId id) const { return node(id).tails; }
+  bool HasChildren(NodeId id) const { return node(id).first_child != kNoNode; }
+
+  uint32_t blocks() const { return blocks_; }
+  uint32_t tails() const { return tails_; }
+  uint32_t roots() const { return roots_; }
+  uint64_t key_collisions() const { return key_collisions_; }
+
+  // Visits blocks and tails under `parent`, tails from the newest on: f(NodeId). `f` may remove the
+  // node it is given.
+  template <class F>
+  void ForEachBlock(NodeId parent, F f) const {
+    ForEachFrom(node(parent).first_child, f);
+  }
+  template <class F>
+  void ForEachTail(NodeId parent, F f) const {
+    ForEachFrom(node(parent).first_tail, f);
+  }
+
+  struct Run {
+    NodeId node = kNoNode;    // the usable child or tail with the longest common run of tokens, if any is not 0
+    uint32_t tokens = 0;      // that run
+    uint32_t tokens_any = 0;  // the longest run of any child or tail, usable or not
+    bool differs = false;     // what has the longest run goes on with another token than `wanted`
+  };
+  // The longest common run of `wanted` with a child or tail of `parent` for which usable(NodeId) holds.
+  // O(children + tails); comparing one that differs at once costs one cache line.
+  template <class Usable>
+  Run LongestRun(NodeId parent, std::span<const TokenId> wanted, Usable usable) const {
+    Run best;
+    const auto consider = [&](NodeId id) {
+      const std::span<const TokenId> have = tokens(id);
+      const size_t most = std::min(have.size(), wanted.size());
+      size_t run = 0;
+      while (run < most && have[run] == wanted[run]) ++run;
+      if (run >= best.tokens_any) {
+        // Siblings with equal runs: one that ends there leaves the question open, one that goes on answers it.
+        best.differs = (best.differs && run == best.tokens_any) || run < most;
+        best.tokens_any = static_cast<uint32_t>(run);
+      }
+      if (run > best.tokens && usable(id)) {
+        best.tokens = static_cast<uint32_t>(run);
+        best.node = id;
+      }
+    };
+    ForEachBlock(parent, consider);
+    ForEachTail(parent, consider);
+    return best;
+  }
+
+  // Aborts unless links, counts and the index agree. O(nodes).
+  void CheckIntegrity() const;
+
+ private:
+  enum class Kind : uint8_t { kFree = 0, kRoot, kBlock, kTail };
+  struct Node {
+    Digest digest;                  // root: namespace; block: key; tail: none
+    NodeId parent, previous, next;  // siblings of the same kind; a free node's `next`
+    NodeId first_child, first_tail;
+    uint32_t tails;
+    uint32_t refs;
+    uint32_t count;  // tokens
+    Kind kind;
+  };
+  struct Layout {
+    std::span<Node> nodes;
+    std::span<TokenId> tokens;  // [nodes][block_tokens]
+    std::span<uint32_t> index;  // open addressing by digest: node id + 1, 0 is empty; a power of two
+    Layout(const PrefixTreeOptions& options, Carver& carver);
+  };
+
+  Node& node(NodeId id) { return nodes_[id.value()]; }
+  const Node& node(NodeId id) const { return nodes_[id.value()]; }
+  template <class F>
+  void ForEachFrom(NodeId id, F f) const {
+    while (id != kNoNode) {
+      const NodeId next = node(id).next;
+      f(id);
+      id = next;
+    }
+  }
+  NodeId& FirstOf(NodeId parent, Kind kind) {
+    return kind == Kind::kTail ? node(parent).first_tail : node(parent).first_child;
+  }
+  NodeId NewNode(Kind kind, NodeId parent, std::span<const TokenId> tokens);
+  size_t Home(const Digest& digest) const { return TableHash(digest) & (index_.size() - 1); }
+  void IndexAdd(NodeId id);
+  void IndexRemove(NodeId id);
+
+  const PrefixTreeOptions options_;
+  Region region_;
+  std::span<Node> nodes_;
+  std::span<TokenId> tokens_;
+  std::span<uint32_t> index_;
+  NodeId free_ = kNoNode;
+  uint32_t blocks_ = 0, tails_ = 0, roots_ = 0;
+  mutable uint64_t key_collisions_ = 0;
+};
+
+}  // namespace reprise
