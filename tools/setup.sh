@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by run, test and tools/*: where things live, what must be installed, how a build is made.
 # Every step may be repeated, may be interrupted, and does nothing when its result is there already.
 
@@ -59,12 +60,22 @@ retry() {
   return 1
 }
 
-# pip_download <directory> <pip arguments>...: files only, nothing is installed, no package code of a wheel runs.
+# A Python with pip: the first in PATH may be one of the user's own without it.
+find_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    "$python" -m pip --version >/dev/null 2>&1 && { printf '%s\n' "$python"; return; }
+  done
+  die "no Python with pip found; on Debian: apt-get install python3-pip"
+}
+
+# pip_download <directory> <pip arguments>...: files only; nothing is installed.
 pip_download() {
-  local directory=$1 bar=on
+  local directory=$1 bar=on python
   shift
+  python=$(find_python)
   [[ -t 2 ]] || bar=off
-  retry 3 python3 -m pip download --no-deps --disable-pip-version-check --progress-bar $bar --dest "$directory" "$@" \
+  retry 3 "$python" -m pip download --no-deps --disable-pip-version-check --progress-bar $bar --dest "$directory" "$@" \
     </dev/null >&2
 }
 
@@ -91,15 +102,28 @@ ccache_launcher() {
 
 # build_preset <preset> [targets...]: configures (cheap when nothing changed) and builds.
 build_preset() {
-  local preset=$1 launcher
+  local preset=$1 launcher log="$REPO/build/configure-$1.log"
   shift
   mapfile -t launcher < <(ccache_launcher)
-  say "building preset $preset with $REPRISE_JOBS jobs"
+  mkdir -p "$REPO/build"
+  say "building preset $preset${1:+ ($*)} with $REPRISE_JOBS jobs"
   (
     cd "$REPO"
-    cmake --preset "$preset" -DREPRISE_LLAMA_DIR="$LLAMA_DIR" "${launcher[@]}" >"$REPO/build-configure.log" 2>&1 </dev/null ||
-      { cat "$REPO/build-configure.log" >&2; rm -f "$REPO/build-configure.log"; die "cmake --preset $preset failed"; }
-    rm -f "$REPO/build-configure.log"
-    cmake --build "build/$preset" --parallel "$REPRISE_JOBS" ${1:+--target "$@"} </dev/null
-  ) >&2
+    cmake --preset "$preset" -DREPRISE_LLAMA_DIR="$LLAMA_DIR" "${launcher[@]}" >"$log" 2>&1 </dev/null ||
+      { cat "$log" >&2; die "cmake --preset $preset failed"; }
+    cmake --build "build/$preset" --parallel "$REPRISE_JOBS" ${1:+--target "$@"} </dev/null >&2
+  )
 }
+
+# set_up [packages...]: everything a build needs that is not in the clone.
+set_up() {
+  install_packages "${PACKAGES_BUILD[@]}" "$@"
+  "$REPO/tools/third_party"
+}
+
+# get_models <file name>...: into $REPRISE_MODELS.
+get_models() {
+  "$(find_python)" "$REPO/tools/get_model" "$@"
+}
+
+minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
