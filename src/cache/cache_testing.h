@@ -1,0 +1,245 @@
+// For tests: small geometries, a cache with its ledger, and a stand-in for the forward pass that writes
+// stamps into K and V and checks every row that a query would see.
+//
+// A stamp is a function of namespace, all tokens up to a position, layer, head and element. A row that
+// was reused wrongly, overwritten, copied from another row or taken from another layer has another one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/geometry.h"
+#include "base/kv_view.h"
+#include "cache/kv_cache.h"
+
+namespace reprise {
+
+inline LayerGroup FullGroup(std::vector<uint32_t> layers) {
+  return {.kind = GroupKind::kFull, .layers = std::move(layers), .kv_heads = 1, .key_dim = 3, .value_dim = 2};
+}
+inline LayerGroup WindowGroup(std::vector<uint32_t> layers, uint32_t window) {
+  return {.kind = GroupKind::kWindow,
+          .layers = std::move(layers),
+          .kv_heads = 2,
+          .key_dim = 2,
+          .value_dim = 1,
+          .window = window};
+}
+inline Geometry SmallGeometry(std::vector<LayerGroup> groups, uint32_t block_tokens = 4) {
+  return {.groups = std::move(groups), .block_tokens = block_tokens};
+}
+
+inline std::vector<TokenId> Tokens(std::initializer_list<int32_t> ids) {
+  std::vector<TokenId> out;
+  for (int32_t id : ids) out.push_back(TokenId(id));
+  return out;
+}
+// first, first + 1, ...
+inline std::vector<TokenId> Count(uint32_t count, int32_t first = 0) {
+  std::vector<TokenId> out;
+  for (uint32_t i = 0; i < count; ++i) out.push_back(TokenId(first + static_cast<int32_t>(i)));
+  return out;
+}
+inline std::vector<TokenId> operator+(std::vector<TokenId> left, const std::vector<TokenId>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+inline uint64_t Mix(uint64_t state, uint64_t value) {
+  state = (state ^ value) * 0x9E3779B97F4A7C15u;
+  return state ^ (state >> 29);
+}
+
+// Stamps of the tokens of one sequence.
+class Stamps {
+ public:
+  Stamps(const Geometry& geometry, const NamespaceId& name_space)
+      : geometry_(geometry), seed_(TableHash(name_space.digest)) {}
+
+  // REQUIRES: called with longer and longer lists that go on from each other.
+  void Cover(std::span<const TokenId> tokens) {
+    while (states_.size() < tokens.size())
+      states_.push_back(
+          Mix(states_.empty() ? seed_ : states_.back(), static_cast<uint32_t>(tokens[states_.size()].value()) + 1));
+  }
+  void Write(std::span<const KvGroupView> views, std::span<const std::span<const SlotId>> tables, uint32_t position) {
+    ForEachElement(views, tables, position, [](uint16_t& element, uint16_t stamp, uint32_t) {
+      element = stamp;
+      return true;
+    });
+  }
+  // Every row that a query at `position` sees of the `below` first ones, in every group.
+  bool Check(std::span<const KvGroupView> views, std::span<const std::span<const SlotId>> tables, uint32_t position,
+             uint32_t below) {
+    bool right = true;
+    for (uint32_t row = 0; row < below; ++row)
+      ForEachElement(views, tables, row, [&](uint16_t& element, uint16_t stamp, uint32_t window) {
+        if (window != 0 && row + window <= position) return false;
+        right = right && element == stamp;
+        return right;
+      });
+    return right;
+  }
+
+ private:
+  // f(element, stamp, window) for all elements of the row in group after group; false ends the group.
+  template <class F>
+  void ForEachElement(std::span<const KvGroupView> views, std::span<const std::span<const SlotId>> tables,
+                      uint32_t position, F f) {
+    const uint32_t row = position % geometry_.block_tokens;
+    for (uint32_t g = 0; g < geometry_.groups.size(); ++g) {
+      const LayerGroup& group = geometry_.groups[g];
+      const SlotId slot = tables[g][position / geometry_.block_tokens];
+      uint16_t unused = 0;
+      if (slot == kNoSlot) {  // right only for a row that nobody sees
+        f(unused, 1, group.window);
+        continue;
+      }
+      bool more = true;
+      for (uint32_t layer = 0; layer < group.layers.size() && more; ++layer) {
+        const KvLayerView view = LayerView(geometry_, GroupId(g), views[g], layer);
+        uint16_t* keys = reinterpret_cast<uint16_t*>(view.Key(slot));
+        uint16_t* values = reinterpret_cast<uint16_t*>(view.Value(slot));
+        const uint64_t stamp = Mix(states_[position], group.layers[layer]);
+        for (uint32_t i = 0; i < view.kv_heads * view.key_dim && more; ++i)
+          more = f(keys[i * view.block_tokens + row], static_cast<uint16_t>(Mix(stamp, i)), group.window);
+        for (uint32_t head = 0; head < view.kv_heads && more; ++head)
+          for (uint32_t i = 0; i < view.value_dim && more; ++i)
+            more = f(values[(head * view.block_tokens + row) * view.value_dim + i],
+                     static_cast<uint16_t>(Mix(stamp, 1000 + head * 100 + i)), group.window);
+      }
+    }
+  }
+
+  const Geometry& geometry_;
+  uint64_t seed_;
+  std::vector<uint64_t> states_;  // [position]
+};
+
+// A cache, and one call per thing that a test does with it.
+class TestCache {
+ public:
+  struct Options {
+    Geometry geometry = SmallGeometry({FullGroup({0, 1})});
+    std::vector<uint32_t> slots = {64};
+    uint32_t sequences_max = 8;
+    uint32_t context_max = 256;
+    uint32_t in_flight_max = 16;
+    uint64_t shuffle_seed = 1;
+    BlockKeyFunction block_key = nullptr;
+  };
+  TestCache() : TestCache(Options()) {}
+  explicit TestCache(const Options& options)
+      : options_(FullOptions(options)),
+        ledger_(uint64_t{1} << 30),
+        cache_(std::make_unique<KvCache>(options_, ledger_)),
+        name_space_(cache_->Namespace({.tenant = "test"})) {}
+
+  KvCache& operator*() { return *cache_; }
+  KvCache* operator->() { return cache_.get(); }
+  const KvCacheOptions& options() const { return options_; }
+  const Ledger& ledger() const { return ledger_; }
+  NamespaceId name_space() const { return name_space_; }
+
+  // A running sequence with the tokens it was fed.
+  struct Running {
+    CacheSequence sequence;
+    NamespaceId name_space;
+    std::vector<TokenId> tokens;  // the prompt, then what was generated
+    std::unique_ptr<Stamps> stamps;
+  };
+  struct How {
+    uint32_t output = 0;  // tokens beyond the prompt
+    bool read = true;
+    bool write = true;
+  };
+
+  KvCache::Outcome TryAdmit(const std::vector<TokenId>& prompt, const How& how, const NamespaceId& name_space,
+                            Running& running) {
+    const KvCache::AdmitRequest request{.name_space = name_space,
+                                        .prompt = prompt,
+                                        .tokens_max = static_cast<uint32_t>(prompt.size()) + how.output,
+                                        .read = how.read,
+                                        .write = how.write};
+    const KvCache::Outcome outcome = cache_->Admit(request, running.sequence);
+    running.name_space = name_space;
+    running.tokens = prompt;
+    running.stamps = std::make_unique<Stamps>(options_.geometry, name_space);
+    if (outcome == KvCache::Outcome::kAdmitted) CheckRows(running);
+    return outcome;
+  }
+  Running Admit(const std::vector<TokenId>& prompt, const How& how) {
+    Running running;
+    EXPECT_EQ(TryAdmit(prompt, how, name_space_, running), KvCache::Outcome::kAdmitted);
+    return running;
+  }
+  Running Admit(const std::vector<TokenId>& prompt) { return Admit(prompt, How()); }
+
+  // Runs one slice of `rows` tokens of running.tokens as an engine would.
+  void Step(Running& running, uint32_t rows) {
+    const uint32_t start = running.sequence.length();
+    running.sequence.Prepare(rows);
+    CheckRows(running);
+    WriteRows(running, start, rows);
+    running.sequence.Commit(std::span(running.tokens).subspan(start, rows));
+    CheckRows(running);
+  }
+  void WriteRows(Running& running, uint32_t start, uint32_t rows) {
+    running.stamps->Cover(std::span(running.tokens).first(start + rows));
+    for (uint32_t i = 0; i < rows; ++i)
+      running.stamps->Write(cache_->group_views(), running.sequence.tables(), start + i);
+  }
+  void StepTo(Running& running, size_t length) {
+    while (running.sequence.length() < length)
+      Step(running, std::min(static_cast<uint32_t>(length) - running.sequence.length(), options_.in_flight_max));
+  }
+  void Generate(Running& running, const std::vector<TokenId>& output) {
+    running.tokens = running.tokens + output;
+    StepTo(running, running.tokens.size());
+  }
+  // Admits, computes and finishes. Returns the match.
+  PrefixMatch Run(const std::vector<TokenId>& prompt, const std::vector<TokenId>& output = {}) {
+    Running running = Admit(prompt, {.output = static_cast<uint32_t>(output.size())});
+    const PrefixMatch match = running.sequence.match();
+    StepTo(running, prompt.size());
+    running.sequence.MarkCheckpoint();
+    Generate(running, output);
+    running.sequence.Finish();
+    cache_->CheckIntegrity();
+    return match;
+  }
+  PrefixMatch Lookup(const std::vector<TokenId>& prompt) const { return cache_->Lookup(name_space_, prompt); }
+
+  // Every committed row that the next query sees has its stamp.
+  void CheckRows(Running& running) {
+    const uint32_t length = running.sequence.length();
+    running.stamps->Cover(std::span(running.tokens).first(length));
+    ASSERT_TRUE(running.stamps->Check(cache_->group_views(), running.sequence.tables(), length, length))
+        << "a reused row is not what this prefix computes, length " << length;
+  }
+
+ private:
+  static KvCacheOptions FullOptions(const Options& options) {
+    KvCacheOptions full;
+    full.geometry = options.geometry;
+    full.slots = options.slots;
+    full.sequences_max = options.sequences_max;
+    full.context_max = options.context_max;
+    full.in_flight_max = options.in_flight_max;
+    full.shuffle_seed = options.shuffle_seed;
+    full.block_key = options.block_key;
+    return full;
+  }
+
+  const KvCacheOptions options_;
+  Ledger ledger_;
+  std::unique_ptr<KvCache> cache_;
+  NamespaceId name_space_;
+};
+
+}  // namespace reprise
