@@ -52,6 +52,15 @@ TileFunction TileFunctionOf(Isa isa) {
   }
 }
 
+// Of one worker, whatever the instruction set.
+uint64_t TileScratchBytes(uint32_t inputs) {
+  uint64_t bytes = TileScratchBytesPortable(std::min(inputs, kTileInputsMax));
+#if defined(__x86_64__)
+  bytes = std::max(bytes, TileScratchBytesAvx2(std::min(inputs, kTileInputsMax)));
+#endif
+  return RoundUp(bytes, 64);
+}
+
 Panels EmptyPanels(InputFormat format, uint32_t inputs, uint32_t cols) {
   Panels panels;
   const bool wide = format == InputFormat::kBlocks256;
@@ -130,8 +139,7 @@ void CheckProducts(uint32_t x_stride, std::span<const Product> products) {
 }  // namespace
 
 uint64_t MultiplyScratchBytes(uint32_t rows_max, uint32_t cols_max, uint32_t threads) {
-  return threads * TileScratchBytes(std::min(rows_max, kTileInputsMax)) +
-         Bytes(EmptyPanels(InputFormat::kBlocks32, rows_max, cols_max)) +
+  return threads * TileScratchBytes(rows_max) + Bytes(EmptyPanels(InputFormat::kBlocks32, rows_max, cols_max)) +
          Bytes(EmptyPanels(InputFormat::kBlocks256, rows_max, cols_max));
 }
 
@@ -140,7 +148,7 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
   if (n == 0 || products.empty()) return;
   CheckProducts(x_stride, products);
   const uint32_t cols = products[0].weight->cols, threads = Threads(compute);
-  const uint64_t tile_bytes = TileScratchBytes(std::min(n, kTileInputsMax));
+  const uint64_t tile_bytes = TileScratchBytes(n);
   CHECK_LE(MultiplyScratchBytes(n, cols, threads), scratch.size());
 
   std::array<Panels, 2> panels;  // kBlocks32, kBlocks256

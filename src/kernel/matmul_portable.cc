@@ -59,6 +59,8 @@ void MultiplyFloatGroup(const Tile& tile, uint32_t group, float* sums) {
 
 }  // namespace
 
+uint64_t TileScratchBytesPortable(uint32_t inputs_max) { return uint64_t{inputs_max} * kGroupRows * sizeof(float); }
+
 void MultiplyTilePortable(const Tile& tile) {
   const uint32_t inputs = tile.last_input - tile.first_input;
   float* sums = reinterpret_cast<float*>(tile.scratch);

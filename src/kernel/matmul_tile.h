@@ -28,11 +28,14 @@ struct Tile {
 // The driver never makes a tile of more groups (unless of up to kPanelInputs inputs) or more inputs.
 inline constexpr uint32_t kTileGroupsMax = 4;
 inline constexpr uint32_t kTileInputsMax = 512;
-uint64_t TileScratchBytes(uint32_t inputs_max);
 
 void MultiplyTilePortable(const Tile& tile);
 void MultiplyTileAvx2(const Tile& tile);
 void MultiplyTileAvx512(const Tile& tile);
+
+// What each needs as scratch of its worker.
+uint64_t TileScratchBytesPortable(uint32_t inputs_max);
+uint64_t TileScratchBytesAvx2(uint32_t inputs_max);
 
 // Internal linkage on purpose: these are compiled for several instruction sets.
 
