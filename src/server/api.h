@@ -1,0 +1,71 @@
+// The endpoints: which request goes where, and what it takes to turn one into a generation.
+//
+// Ownership: engine and codec must outlive the server's Stop.
+// Threads:   the I/O thread only, but for active(); JSON and tokens are made on the request threads.
+// Errors:    every one is answered in the shape of SCHEMA 3.
+// Design:    docs/http.md
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http_server.h"
+#include "server/request_threads.h"
+#include "server/response.h"
+#include "server/text_codec.h"
+
+namespace reprise {
+
+struct ApiOptions {
+  bool any_model = false;
+  ServerLimits limits;
+};
+
+inline constexpr uint32_t kRequestThreads = 2;  // so one long prompt does not hold up the others
+
+// Values in one body: token ids of a prompt that is too long by far still get context_too_long.
+uint64_t JsonValuesMax(uint32_t context_max);
+
+// What there is to serve. Constant once it is attached.
+struct ServedModel {
+  EngineInterface* engine = nullptr;
+  const TextCodec* codec = nullptr;
+  std::vector<std::string> names;  // the first is the default
+};
+
+class Api : public HttpHandler {
+ public:
+  explicit Api(const ApiOptions& options);
+
+  // Before the first request.
+  void SetQueue(std::shared_ptr<IoQueue> queue) { queue_ = std::move(queue); }
+  void Attach(ServedModel model);
+  void Drain() { draining_ = true; }
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+
+  // Generations that the engine has not ended. Any thread.
+  uint32_t active() const { return *active_; }
+
+ private:
+  struct Job;
+  void Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void Start(std::shared_ptr<Job> job);
+  void Tokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  MaybeError NotServing() const;
+  uint64_t NextRandom();
+
+  const ApiOptions options_;
+  std::shared_ptr<IoQueue> queue_;
+  std::shared_ptr<const ServedModel> model_;  // null: still loading
+  bool draining_ = false;
+  uint64_t random_state_;
+  const int64_t started_s_;  // seconds since 1970
+  std::shared_ptr<std::atomic<uint32_t>> active_ = std::make_shared<std::atomic<uint32_t>>(0);
+  RequestThreads threads_;  // last: its work uses the rest
+};
+
+}  // namespace reprise

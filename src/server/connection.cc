@@ -1,0 +1,346 @@
+#include "server/connection.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace reprise {
+namespace {
+
+namespace asio = boost::asio;
+
+// A client that sends this much while it waits for a reply is not waiting.
+constexpr uint64_t kDiscardBytesMax = 1 << 20;
+constexpr uint32_t kLingerFactor = 5;  // a client that keeps sending lingers at most this many times longer
+
+std::string_view Reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 422:
+      return "Unprocessable Content";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return status < 500 ? "Error" : "Internal Server Error";
+  }
+}
+
+std::string StatusLine(int status) {
+  return absl::StrCat("HTTP/1.1 ", status, " ", std::string(Reason(status)), "\r\n");
+}
+
+}  // namespace
+
+// The handler's side of one request. Cut loose from the connection when the reply is complete or the
+// client is gone.
+class Connection::Exchange : public HttpExchange {
+ public:
+  explicit Exchange(Connection* connection) : connection_(connection) {}
+
+  void Reply(HttpResponse response) override {
+    if (connection_ != nullptr) connection_->SendWhole(std::move(response));
+  }
+  void StartStream() override {
+    if (connection_ != nullptr) connection_->SendStreamHead();
+  }
+  void Write(std::string_view bytes) override {
+    if (connection_ != nullptr) connection_->SendStreamBytes(bytes);
+  }
+  void Finish() override {
+    if (connection_ != nullptr) connection_->SendStreamEnd();
+  }
+  bool gone() const override { return gone_; }
+  void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
+  void OnSilence(std::function<void()> callback) override { on_silence_ = std::move(callback); }
+
+  void Silence() {
+    if (on_silence_) on_silence_();
+  }
+  // The reply is complete. The callbacks go: they may hold what holds this exchange.
+  void Release() {
+    connection_ = nullptr;
+    on_gone_ = nullptr;
+    on_silence_ = nullptr;
+  }
+  void Gone() {
+    gone_ = true;
+    const std::function<void()> callback = std::move(on_gone_);
+    Release();
+    if (callback) callback();
+  }
+
+ private:
+  Connection* connection_;  // null: cut loose
+  bool gone_ = false;
+  std::function<void()> on_gone_;
+  std::function<void()> on_silence_;
+};
+
+Connection::Connection(asio::ip::tcp::socket socket, ConnectionHost& host)
+    : socket_(std::move(socket)), host_(host), reader_(host.limits, host.budget) {}
+
+Connection::~Connection() = default;
+
+void Connection::Start() {
+  boost::system::error_code ignored;  // without these two it is slower, not wrong
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  boost::system::error_code error;
+  socket_.non_blocking(true, error);
+  if (error) return Close();
+  last_read_ = last_progress_ = Clock::now();
+  Enter(State::kIdle);
+  WaitReadable();
+}
+
+void Connection::Refuse(HttpResponse response) {
+  Start();
+  if (state_ == State::kClosed) return;
+  Enter(State::kAnswering);
+  close_after_ = true;
+  SendWhole(std::move(response));
+}
+
+void Connection::Enter(State state) {
+  state_ = state;
+  entered_ = Clock::now();
+}
+
+void Connection::WaitReadable() {
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this()](const boost::system::error_code& error) { self->OnReadable(error); });
+}
+
+void Connection::OnReadable(const boost::system::error_code& error) {
+  if (state_ == State::kClosed) return;
+  if (error) return Close();
+  boost::system::error_code read_error;
+  const size_t bytes = socket_.read_some(asio::buffer(host_.scratch.data(), host_.scratch.size()), read_error);
+  if (read_error == asio::error::would_block || read_error == asio::error::interrupted) return WaitReadable();
+  if (read_error == asio::error::eof) return OnEof();
+  if (read_error) return Close();
+  last_read_ = Clock::now();
+  OnBytes({host_.scratch.data(), bytes});
+  if (state_ != State::kClosed) WaitReadable();
+}
+
+void Connection::OnBytes(std::string_view bytes) {
+  if (state_ == State::kAnswering && in_.size() + bytes.size() > host_.limits.header_bytes_max) {
+    close_after_ = true;  // more pipelined than may wait: this reply is the last one
+  }
+  if (close_after_ || state_ == State::kLingering) {
+    discarded_ += bytes.size();
+    if (state_ == State::kAnswering && !reply_complete_ && discarded_ > kDiscardBytesMax) Close();
+    return;
+  }
+  in_ += bytes;
+  Read();
+}
+
+// FIN: the client has hung up, or has half-closed, which looks the same. Only what is complete already
+// is still sent.
+void Connection::OnEof() {
+  eof_ = true;
+  if (state_ == State::kAnswering && reply_complete_) {
+    close_after_ = true;
+    return;  // OnFlushed closes
+  }
+  Close();
+}
+
+void Connection::Read() {
+  if (state_ == State::kAnswering || state_ == State::kLingering || state_ == State::kClosed || in_.empty()) return;
+  switch (reader_.Feed(in_)) {
+    case RequestReader::Progress::kContinue:
+      Enter(State::kBody);
+      Send("HTTP/1.1 100 Continue\r\n\r\n");
+      return Read();
+    case RequestReader::Progress::kMore: {
+      const State next = reader_.in_body() ? State::kBody : in_.empty() ? State::kIdle : State::kHeader;
+      if (next != state_) Enter(next);
+      return;
+    }
+    case RequestReader::Progress::kDone:
+      return Handle();
+    case RequestReader::Progress::kError:
+      return SendError(reader_.error());
+    case RequestReader::Progress::kNotHttp:
+      return Close();
+  }
+}
+
+void Connection::Handle() {
+  HttpRequest request = reader_.Take();
+  Enter(State::kAnswering);
+  reply_complete_ = false;
+  discarded_ = 0;
+  close_after_ = !reader_.keep_alive() || host_.draining;
+  head_only_ = request.method == "HEAD";
+  if (in_.empty()) in_ = std::string();  // gives its memory back
+  exchange_ = std::make_shared<Exchange>(this);
+  host_.handler.Handle(std::move(request), exchange_);
+}
+
+void Connection::SendError(const RequestError& error) {
+  Enter(State::kAnswering);
+  close_after_ = true;
+  reply_complete_ = false;
+  head_only_ = false;
+  in_ = std::string();
+  SendWhole(ErrorResponse(error));
+}
+
+void Connection::SendWhole(HttpResponse response) {
+  CHECK(state_ == State::kAnswering && !reply_complete_);
+  std::string bytes = StatusLine(response.status);
+  absl::StrAppend(&bytes, "Content-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
+                  "\r\n");
+  for (const auto& [name, value] : response.headers) absl::StrAppend(&bytes, name, ": ", value, "\r\n");
+  close_after_ = close_after_ || host_.draining;
+  absl::StrAppend(&bytes, close_after_ ? "Connection: close\r\n\r\n" : "\r\n");
+  if (!head_only_) bytes += response.body;
+  reply_complete_ = true;
+  if (exchange_) exchange_->Release();
+  Send(std::move(bytes));
+}
+
+void Connection::SendStreamHead() {
+  CHECK(state_ == State::kAnswering && !reply_complete_);
+  chunked_ = reader_.http11();
+  close_after_ = close_after_ || host_.draining || !chunked_;
+  std::string bytes = StatusLine(200);
+  absl::StrAppend(&bytes, "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+                  chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
+                  close_after_ ? "Connection: close\r\n\r\n" : "\r\n");
+  Send(std::move(bytes));
+}
+
+void Connection::SendStreamBytes(std::string_view bytes) {
+  if (bytes.empty()) return;  // an empty chunk would end the stream
+  const std::string text(bytes);
+  Send(chunked_ ? absl::StrCat(absl::Hex(bytes.size()), "\r\n", text, "\r\n") : text);
+  if (unsent_bytes() > host_.limits.stream_buffer_bytes) Close();
+}
+
+void Connection::SendStreamEnd() {
+  reply_complete_ = true;
+  exchange_->Release();
+  if (chunked_) return Send("0\r\n\r\n");
+  if (unsent_bytes() == 0) OnFlushed();
+}
+
+void Connection::Send(std::string bytes) {
+  if (state_ == State::kClosed) return;
+  last_progress_ = Clock::now();
+  const bool busy = !writing_.empty();
+  if (out_.empty()) {
+    out_ = std::move(bytes);
+  } else {
+    out_ += bytes;
+  }
+  if (!busy) WriteSome();
+}
+
+void Connection::WriteSome() {
+  if (written_ == writing_.size()) {
+    writing_ = std::exchange(out_, std::string());
+    written_ = 0;
+  }
+  socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
+                           [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
+                             self->OnWritten(error, bytes);
+                           });
+}
+
+void Connection::OnWritten(const boost::system::error_code& error, size_t bytes) {
+  if (state_ == State::kClosed) return;
+  if (error) return Close();
+  last_progress_ = Clock::now();
+  written_ += bytes;
+  if (unsent_bytes() > 0) return WriteSome();
+  writing_ = std::string();
+  written_ = 0;
+  if (state_ == State::kAnswering && reply_complete_) OnFlushed();
+}
+
+void Connection::OnFlushed() {
+  exchange_.reset();
+  if (eof_) return Close();
+  if (close_after_ || host_.draining) {
+    // The client may still be sending: closing now would reset the connection and lose the reply.
+    boost::system::error_code ignored;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    return Enter(State::kLingering);
+  }
+  Enter(State::kIdle);
+  // Through the queue, so that a thousand pipelined requests do not nest.
+  if (!in_.empty()) asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Read(); });
+}
+
+void Connection::Tick(Clock::time_point now) {
+  const ServerLimits& limits = host_.limits;
+  const auto over = [now](Clock::time_point since, uint64_t ms) { return now - since > std::chrono::milliseconds(ms); };
+  if (state_ == State::kClosed) return;
+  if (unsent_bytes() > 0 && over(last_progress_, limits.write_stall_ms)) return Close();
+  const bool slow =
+      (state_ == State::kHeader && over(entered_, limits.header_ms)) ||
+      (state_ == State::kBody && (over(last_read_, limits.body_stall_ms) || over(entered_, limits.body_ms)));
+  if (slow) return reader_.TimedOut(in_) == RequestReader::Progress::kError ? SendError(reader_.error()) : Close();
+  if (state_ == State::kIdle && over(entered_, limits.idle_ms)) return Close();
+  if (state_ == State::kLingering &&
+      (over(std::max(last_read_, entered_), limits.linger_ms) || over(entered_, limits.linger_ms * kLingerFactor))) {
+    return Close();
+  }
+  if (state_ == State::kAnswering && !reply_complete_ && exchange_ && over(last_progress_, limits.comment_ms) &&
+      over(entered_, limits.comment_ms)) {
+    const auto exchange = exchange_;  // the callback may end it
+    exchange->Silence();
+  }
+}
+
+void Connection::Drain() {
+  if (state_ == State::kIdle || state_ == State::kHeader) return Close();
+  close_after_ = close_after_ || state_ == State::kAnswering;
+}
+
+void Connection::Close() {
+  if (state_ == State::kClosed) return;
+  const auto self = shared_from_this();
+  state_ = State::kClosed;
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+  in_ = std::string();
+  out_ = std::string();
+  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Gone();
+  host_.on_closed(*this);
+}
+
+}  // namespace reprise

@@ -1,0 +1,112 @@
+#include "server/field_values.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise {
+namespace {
+
+RequestError OutOfRange(const std::string& param, const std::string& min, const std::string& max, const Json& value,
+                        double limit) {
+  return InvalidValue(param, absl::StrCat("`", param, "` must be from ", min, " to ", max, "; got ", Dump(value)),
+                      limit, value.get<double>());
+}
+
+// Levenshtein's distance. O(|a| |b|).
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+MaybeError ReadBool(const std::string& param, const Json& value, bool* out) {
+  if (!value.is_boolean()) return WrongType(param, KindOf(value), "true or false");
+  *out = value.get<bool>();
+  return std::nullopt;
+}
+
+MaybeError ReadInteger(const std::string& param, const Json& value, int64_t min, int64_t max, int64_t* out) {
+  if (!value.is_number_integer()) return WrongType(param, KindOf(value), "an integer");
+  const bool huge =
+      value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value.get<int64_t>();
+  if (huge || number < min || number > max) {
+    return OutOfRange(param, absl::StrCat(min), absl::StrCat(max), value,
+                      static_cast<double>(!huge && number < min ? min : max));
+  }
+  *out = number;
+  return std::nullopt;
+}
+
+MaybeError ReadNumber(const std::string& param, const Json& value, double min, double max, double* out) {
+  if (!value.is_number()) return WrongType(param, KindOf(value), "a number");
+  const double number = value.get<double>();
+  if (!(number >= min && number <= max)) {
+    return OutOfRange(param, absl::StrCat(min), absl::StrCat(max), value, number < min ? min : max);
+  }
+  *out = number;
+  return std::nullopt;
+}
+
+MaybeError ReadString(const std::string& param, const Json& value, std::string* out) {
+  if (!value.is_string()) return WrongType(param, KindOf(value), "a string");
+  *out = value.get_ref<const std::string&>();
+  return std::nullopt;
+}
+
+MaybeError ReadBoundedString(const std::string& param, const Json& value, uint64_t bytes_min, uint64_t bytes_max,
+                             std::string* out) {
+  if (!value.is_string()) return WrongType(param, KindOf(value), "a string");
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.size() < bytes_min || text.size() > bytes_max) {
+    return InvalidValue(
+        param, absl::StrCat("`", param, "` must have ", bytes_min, " to ", bytes_max, " bytes; it has ", text.size()),
+        static_cast<double>(text.size() < bytes_min ? bytes_min : bytes_max), static_cast<double>(text.size()));
+  }
+  *out = text;
+  return std::nullopt;
+}
+
+MaybeError ReadBits(const std::string& param, const Json& value, uint64_t* out) {
+  if (!value.is_number_integer()) return WrongType(param, KindOf(value), "an integer of 64 bits");
+  *out = value.is_number_unsigned() ? value.get<uint64_t>() : static_cast<uint64_t>(value.get<int64_t>());
+  return std::nullopt;
+}
+
+RequestError UnknownField(const std::string& param, std::span<const std::string_view> known) {
+  // The distance to a name of a megabyte tells nothing and costs much.
+  const std::string shown = param.substr(0, 64);
+  std::string_view nearest;
+  size_t nearest_distance = std::numeric_limits<size_t>::max();
+  for (const std::string_view name : known) {
+    const size_t distance = EditDistance(shown, name);
+    if (distance < nearest_distance) {
+      nearest_distance = distance;
+      nearest = name;
+    }
+  }
+  RequestError error;
+  error.http_status = 400;
+  error.code = "unknown_field";
+  error.param = shown;
+  error.message =
+      absl::StrCat("`", shown, "` is not a field of this request; the nearest one is `", std::string(nearest), "`");
+  return error;
+}
+
+}  // namespace reprise

@@ -1,0 +1,30 @@
+// Reads one JSON value as one type within its range. `param` is the field's full name, as errors say it.
+//
+// Ownership: values. Threads: any.
+// Errors:    `invalid_value` with the kind or the limit and what was got; `*out` is then unchanged.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/errors.h"
+#include "server/json.h"
+
+namespace reprise {
+
+MaybeError ReadBool(const std::string& param, const Json& value, bool* out);
+MaybeError ReadInteger(const std::string& param, const Json& value, int64_t min, int64_t max, int64_t* out);
+MaybeError ReadNumber(const std::string& param, const Json& value, double min, double max, double* out);
+MaybeError ReadString(const std::string& param, const Json& value, std::string* out);
+// Between bytes_min and bytes_max bytes of UTF-8.
+MaybeError ReadBoundedString(const std::string& param, const Json& value, uint64_t bytes_min, uint64_t bytes_max,
+                             std::string* out);
+// Any integer of 64 bits, signed or not, by its bits.
+MaybeError ReadBits(const std::string& param, const Json& value, uint64_t* out);
+
+// `unknown_field`, naming the one of `known` that takes the fewest edits.
+RequestError UnknownField(const std::string& param, std::span<const std::string_view> known);
+
+}  // namespace reprise

@@ -1,0 +1,69 @@
+// The body of a request: JSON text in, a typed request or the first thing that is wrong out. Pure
+// functions, the ones that the fuzzer drives.
+//
+// Every field of OpenAI's API is known: honoured, ignored because it cannot change the reply, or
+// accepted only with the value that changes nothing and refused by name with any other. The rest is
+// `unknown_field`. null means "not given", as OpenAI's clients send it.
+//
+// Ownership: values. Threads: any. Errors: as RequestError, never thrown.
+// Design:    docs/http.md
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/errors.h"
+#include "server/json.h"
+#include "token/chat_template.h"
+#include "token/sampler.h"
+
+namespace reprise {
+
+struct RequestLimits {
+  JsonLimits json;
+  uint32_t vocab_size = 0;  // token ids of a prompt are below
+};
+
+inline constexpr uint32_t kStopStringsMax = 16;
+inline constexpr uint32_t kStopBytesMax = 256;
+inline constexpr uint32_t kTopLogprobsMax = 20;
+inline constexpr uint32_t kSaltBytesMax = 256;
+
+enum class Endpoint : uint8_t { kText, kChat };  // /v1/completions, /v1/chat/completions
+
+struct CompletionRequest {
+  std::string model;  // empty: not given, the server's own
+  // kText: one of the two. kChat: `messages`.
+  std::string prompt_text;
+  std::vector<TokenId> prompt_tokens;
+  std::vector<ChatMessage> messages;
+
+  std::optional<uint32_t> max_tokens;  // absent: up to the context
+  SamplingParameters sampling;         // without the seed
+  std::optional<uint64_t> seed;        // absent: random
+  std::vector<std::string> stop;
+  std::optional<uint32_t> logprobs;  // the chosen token's, and this many most likely ones
+  bool ignore_eos = false;
+  bool stream = false;
+  bool include_usage = false;
+  bool return_tokens = false;  // kText: choices[0].tokens
+  bool cache_read = true;
+  bool cache_write = true;
+  std::optional<std::string> salt;
+};
+
+// `*out` is fresh; it is complete only without an error.
+MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const RequestLimits& limits,
+                           CompletionRequest* out);
+
+struct TokenizeRequest {
+  std::string text;
+  bool add_special = false;
+  bool parse_special = true;
+};
+MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, TokenizeRequest* out);
+
+}  // namespace reprise

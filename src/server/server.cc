@@ -1,0 +1,84 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "server/api.h"
+#include "server/http_server.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kFlushMs = 1000;  // after the last token: for the client to take what is left
+
+// Of one connection, idle: the object, its socket in the event loop, the map's node.
+constexpr uint64_t kConnectionBytes = 4 << 10;
+// Of one generation: reply, events under way, its share of the queues.
+constexpr uint64_t kRequestBytes = 16 << 10;
+// A parsed JSON value at worst: a member of an object with a short key, in a vector that just doubled.
+constexpr uint64_t kJsonValueBytes = 128;
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(const ServerOptions& options)
+      : api(std::make_unique<Api>(ApiOptions{.any_model = options.any_model, .limits = options.limits})) {}
+
+  std::unique_ptr<Api> api;  // null: stopped
+  std::unique_ptr<HttpServer> http;
+  EngineInterface* engine = nullptr;
+};
+
+Server::Server() = default;
+Server::~Server() { Stop(0); }
+
+uint64_t Server::Footprint(const ServerLimits& limits, uint32_t context_max) {
+  const uint64_t connection = kConnectionBytes + 2 * uint64_t{limits.header_bytes_max};
+  const uint64_t request = kRequestBytes + limits.stream_buffer_bytes;
+  const uint64_t parsing = JsonValuesMax(context_max) * kJsonValueBytes;
+  return limits.connections_max * connection + limits.requests_max * request +
+         std::max(limits.bodies_bytes_max, limits.body_bytes_max) + kRequestThreads * parsing;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  std::unique_ptr<Server> server(new Server);
+  server->impl_ = std::make_unique<Impl>(options);
+  auto http = HttpServer::Start(options.host, options.port, options.limits, *server->impl_->api);
+  if (!http.ok()) return http.status();
+  server->impl_->http = *std::move(http);
+  return server;
+}
+
+void Server::Attach(EngineInterface& engine, const TextCodec& codec, std::vector<std::string> model_names) {
+  impl_->engine = &engine;
+  const auto queue = impl_->http->queue();
+  ServedModel model{&engine, &codec, std::move(model_names)};
+  queue->Post([api = impl_->api.get(), queue, model = std::move(model)] {
+    api->SetQueue(queue);
+    api->Attach(model);
+  });
+}
+
+uint16_t Server::port() const { return impl_->http->port(); }
+uint32_t Server::connections_max() const { return impl_->http->connections_max(); }
+
+void Server::Stop(uint32_t deadline_ms) {
+  if (impl_ == nullptr || impl_->api == nullptr) return;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
+  if (impl_->http != nullptr) {
+    impl_->http->queue()->Post([api = impl_->api.get()] { api->Drain(); });
+    if (impl_->engine != nullptr) impl_->engine->Drain(deadline_ms);
+    // The engine's last events are on their way through the I/O thread.
+    const auto patience = deadline + std::chrono::milliseconds(kFlushMs);
+    while (impl_->api->active() > 0 && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    impl_->http->Stop(kFlushMs);
+  }
+  impl_->api.reset();  // joins the request threads, so nothing uses engine and codec any more
+}
+
+}  // namespace reprise
