@@ -27,7 +27,7 @@ void BM_AfterSleep(benchmark::State& state) {
     state.SetIterationTime(std::chrono::duration<double>(end - start).count());
   }
 }
-BENCHMARK(BM_AfterSleep)->Arg(1)->Arg(2)->Arg(4)->UseManualTime();
+BENCHMARK(BM_AfterSleep)->Arg(1)->Arg(2)->Arg(4)->UseManualTime()->Iterations(2000);
 
 }  // namespace
 }  // namespace reprise

@@ -23,19 +23,19 @@ void RmsNorm(const Compute& compute, const float* x, float* out, uint32_t n, uin
 void RmsNormHeads(const Compute& compute, float* x, uint32_t n, uint32_t heads, uint32_t dim, uint32_t row_stride,
                   std::span<const float> weight, float epsilon);
 
-void AddRows(const Compute& compute, float* x, const float* y, uint64_t count);                 // x += y
-void ScaleRows(const Compute& compute, float* x, float scale, uint64_t count);                  // x *= scale
-void SiluMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);        // gate = silu(gate) * up
-void GeluTanhMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);    // tanh form
-void SoftCap(const Compute& compute, float* x, float cap, uint64_t count);                      // x = cap * tanh(x / cap)
+void AddRows(const Compute& compute, float* x, const float* y, uint64_t count);               // x += y
+void ScaleRows(const Compute& compute, float* x, float scale, uint64_t count);                // x *= scale
+void SiluMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);      // gate = silu(gate) * up
+void GeluTanhMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);  // tanh form
+void SoftCap(const Compute& compute, float* x, float cap, uint64_t count);                    // x = cap * tanh(x / cap)
 
 // How positions turn into angles, resolved from a model's metadata once.
 enum class RopeType : uint8_t { kNone = 0, kNormal = 1, kNeox = 2 };  // pairs (2i, 2i+1) or (i, i + dims/2)
 struct RopeParameters {
   RopeType type = RopeType::kNone;
-  uint32_t dims = 0;              // rotated dimensions of a head; the rest is copied
+  uint32_t dims = 0;  // rotated dimensions of a head; the rest is copied
   float base = 10000.0f;
-  float scale = 1.0f;             // linear: position * scale (1 / factor)
+  float scale = 1.0f;  // linear: position * scale (1 / factor)
   // YaRN (Peng et al., 2023); ext_factor 0 = off.
   float ext_factor = 0.0f;
   float attn_factor = 1.0f;
