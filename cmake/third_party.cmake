@@ -45,6 +45,9 @@ target_link_libraries(third_party_ggml INTERFACE llama_ggml llama_ggml_cpu llama
 set_property(TARGET llama_ggml APPEND PROPERTY INTERFACE_LINK_LIBRARIES llama_ggml_cpu llama_ggml_base)
 set_property(TARGET llama_ggml_cpu APPEND PROPERTY INTERFACE_LINK_LIBRARIES llama_ggml_base)
 
+set_property(TARGET llama_llama APPEND PROPERTY INTERFACE_LINK_LIBRARIES llama_ggml llama_ggml_cpu llama_ggml_base)
+set_property(TARGET llama_common APPEND PROPERTY INTERFACE_LINK_LIBRARIES llama_llama llama_common_base llama_httplib)
+
 # libllama and its common library: tokenizers, chat templates, samplers, grammars; the oracle in tests.
 add_library(third_party_llama INTERFACE)
 target_include_directories(third_party_llama SYSTEM INTERFACE ${REPRISE_LLAMA_DIR}/src/include

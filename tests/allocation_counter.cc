@@ -1,0 +1,25 @@
+#include "tests/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<uint64_t> allocations = 0;
+}  // namespace
+
+// In a file of their own: the compiler must not see into them where it sees a `new`.
+void* operator new(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace reprise {
+
+uint64_t AllocationCount() { return allocations.load(); }
+
+}  // namespace reprise
