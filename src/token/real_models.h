@@ -1,10 +1,10 @@
 // For tests: the tokenizers of the real models (docs/hacking.md), loaded once.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,30 +29,29 @@ inline std::filesystem::path RealModelPath(const std::string& name) {
   return std::filesystem::path(home == nullptr ? "." : home) / ".cache/reprise/models" / name;
 }
 
-// A model that cannot be loaded fails the test: ./test fetches them all.
-inline const std::vector<RealModel>& RealModels() {
-  static const std::vector<RealModel> models = [] {
-    std::vector<RealModel> all = {{RealModelPath("smollm2-135m-instruct-q4_1.gguf"), "smollm2"},
-                                  {RealModelPath("gemma-3-270m-q4_k_m.gguf"), "gemma3"},
-                                  {RealModelPath("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"), "qwen2"}};
-    for (RealModel& model : all) {
-      auto tokenizer = Tokenizer::Load(model.file, *model.ledger);
-      if (!tokenizer.ok()) {
-        ADD_FAILURE() << tokenizer.status() << "; ./run --get-model fetches it";
-        std::abort();
-      }
-      model.owned = *std::move(tokenizer);
+// Loads one of "smollm2", "gemma3", "qwen2" on first use. A model that cannot be loaded ends the test:
+// ./test fetches them all.
+inline const RealModel& RealModelOf(const std::string& family) {
+  static std::map<std::string, RealModel> models;
+  const auto [found, is_new] = models.try_emplace(family);
+  RealModel& model = found->second;
+  if (is_new) {
+    model.family = family;
+    model.file = RealModelPath(family == "smollm2"  ? "smollm2-135m-instruct-q4_1.gguf"
+                               : family == "gemma3" ? "gemma-3-270m-q4_k_m.gguf"
+                                                    : "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
+    auto tokenizer = Tokenizer::Load(model.file, *model.ledger);
+    if (!tokenizer.ok()) {
+      std::cerr << tokenizer.status() << "; ./run --get-model fetches it\n";
+      std::abort();
     }
-    return all;
-  }();
-  return models;
+    model.owned = *std::move(tokenizer);
+  }
+  return model;
 }
 
-inline const RealModel& RealModelOf(const std::string& family) {
-  for (const RealModel& model : RealModels()) {
-    if (model.family == family) return model;
-  }
-  std::abort();
+inline std::vector<RealModel> RealModels() {
+  return {RealModelOf("smollm2"), RealModelOf("gemma3"), RealModelOf("qwen2")};
 }
 
 }  // namespace reprise
