@@ -48,6 +48,7 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
     match.reason = MissReason::kLastTokenRule;
   } else if (run.tokens_any > run.tokens) {
     match.reason = MissReason::kWindowNotResident;
+    match.fork_edge = whole + run.tokens_any;
   } else if (missing_key ? WasEvicted(*missing_key)
                          : run.tokens == 0 && WasEvicted(Fingerprint(tree.digest(tip), wanted[0]))) {
     match.reason = MissReason::kEvicted;
