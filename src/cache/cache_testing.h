@@ -5,6 +5,7 @@
 // was reused wrongly, overwritten, copied from another row or taken from another layer has another one.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -22,21 +22,27 @@ bool HasFullGroup(const Geometry& geometry) {
                      [](const LayerGroup& group) { return group.kind != GroupKind::kWindow; });
 }
 
-// Slots of each group for `blocks` in full groups and the windows of `sequences` running ones, with their two
-// edges (end of prompt, end of turn). Models with window groups only give them all there is.
-std::vector<uint32_t> SlotsFor(const KvCacheOptions& options, uint64_t blocks, uint64_t sequences) {
+struct Shares {
+  uint64_t blocks = 0;     // in full groups
+  uint64_t sequences = 1;  // running ones that windows are for
+  bool edges = true;       // each running one's two (end of prompt, end of turn), and those of kTokensPerEdge
+};
+
+// Slots of each group. Models with window groups only give them all there is.
+std::vector<uint32_t> SlotsFor(const KvCacheOptions& options, const Shares& shares) {
   const Geometry& geometry = options.geometry;
   const uint64_t block_tokens = geometry.block_tokens;
   const bool has_full = HasFullGroup(geometry);
   std::vector<uint32_t> slots;
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
     const LayerGroup& group = geometry.groups[g];
-    uint64_t count = blocks;
+    uint64_t count = shares.blocks;
     if (group.kind == GroupKind::kWindow && has_full) {
       const uint64_t resident = ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max);
       const uint64_t edge_blocks = CeilDiv(group.window - 1, block_tokens) + 1;
-      const uint64_t edges = 2 * sequences + blocks * block_tokens / kTokensPerEdge;
-      count = sequences * resident + std::min(edges * edge_blocks, blocks);  // an edge's blocks are in full groups too
+      const uint64_t edges = shares.edges ? 2 * shares.sequences + shares.blocks * block_tokens / kTokensPerEdge : 0;
+      // What is kept in a window group is kept in full groups too.
+      count = shares.sequences * resident + std::min(edges * edge_blocks, shares.blocks);
     }
     slots.push_back(static_cast<uint32_t>(std::min<uint64_t>(count, UINT32_MAX / 4)));
   }
@@ -122,38 +128,45 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
 
 absl::StatusOr<std::vector<uint32_t>> KvCache::PlanSlots(const KvCacheOptions& options, uint64_t budget_bytes) {
   const Geometry& geometry = options.geometry;
-  uint64_t blocks_min = 1;  // one sequence of context_max tokens
+  const auto bytes = [&](const Shares& shares) { return TotalBytes(options, SlotsFor(options, shares)); };
+  Shares shares;
+  shares.blocks = 1;  // one sequence of context_max tokens
   for (uint32_t g = 0; g < geometry.groups.size(); ++g)
-    blocks_min = std::max(blocks_min, ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max));
-  const uint64_t bytes_min = TotalBytes(options, SlotsFor(options, blocks_min, 1));
-  if (bytes_min > budget_bytes)
+    shares.blocks =
+        std::max(shares.blocks, ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max));
+  shares.edges = bytes(shares) <= budget_bytes;  // where every slot is needed to run, nothing is kept
+  if (bytes(shares) > budget_bytes)
     return absl::ResourceExhaustedError(absl::StrCat("the KV cache of one sequence of ", options.context_max,
-                                                     " tokens needs ", HumanBytes(bytes_min), ", the budget is ",
+                                                     " tokens needs ", HumanBytes(bytes(shares)), ", the budget is ",
                                                      HumanBytes(budget_bytes)));
 
   // Windows of as many sequences as half of the budget holds: beyond that they would take from what all
   // sequences can remember.
-  uint64_t sequences = 1;
-  const auto affordable = [&](uint64_t count) {
-    const std::vector<uint32_t> slots = SlotsFor(options, blocks_min, count);
-    return WindowBytes(options, slots) <= budget_bytes / 2 && TotalBytes(options, slots) <= budget_bytes;
+  const auto affordable = [&](const Shares& more) {
+    return WindowBytes(options, SlotsFor(options, more)) <= budget_bytes / 2 && bytes(more) <= budget_bytes;
   };
-  while (sequences < options.sequences_max && affordable(sequences + 1)) ++sequences;
+  for (Shares more = shares; more.sequences < options.sequences_max;) {
+    ++more.sequences;
+    if (!affordable(more)) break;
+    shares = more;
+  }
 
-  uint64_t fits = blocks_min, too_many = blocks_min + 1;
+  uint64_t too_many = shares.blocks + 1;
   const auto fit = [&](uint64_t blocks) {
-    return TotalBytes(options, SlotsFor(options, blocks, sequences)) <= budget_bytes;
+    Shares more = shares;
+    more.blocks = blocks;
+    return bytes(more) <= budget_bytes;
   };
   while (fit(too_many)) {
-    fits = too_many;
+    shares.blocks = too_many;
     too_many *= 2;
     CHECK_LT(too_many, UINT32_MAX / 8);
   }
-  while (too_many - fits > 1) {
-    const uint64_t middle = fits + (too_many - fits) / 2;
-    (fit(middle) ? fits : too_many) = middle;
+  while (too_many - shares.blocks > 1) {
+    const uint64_t middle = shares.blocks + (too_many - shares.blocks) / 2;
+    (fit(middle) ? shares.blocks : too_many) = middle;
   }
-  return SlotsFor(options, fits, sequences);
+  return SlotsFor(options, shares);
 }
 
 }  // namespace reprise
