@@ -105,7 +105,7 @@ MaybeError ParseStreamOptions(const std::string& param, const Json& value, Compl
     } else if (key == "include_obfuscation") {
       if (item != false) return Unsupported(name, "only false is");
     } else {
-      return UnknownField(key, kKnown);
+      return UnknownField(param, key, kKnown);
     }
   }
   return std::nullopt;
@@ -159,8 +159,7 @@ MaybeError ParseCache(const std::string& param, const Json& value, CompletionFie
       error = ReadBool(name, item, &receipt);
       if (receipt) error = Unsupported(name, "only false is; `timings.cached` tells the tokens reused");
     } else {
-      error = UnknownField(key, kKnown);
-      error->param = name;
+      error = UnknownField(param, key, kKnown);
     }
     if (error) return error;
   }

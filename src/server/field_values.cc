@@ -88,9 +88,9 @@ MaybeError ReadBits(const std::string& param, const Json& value, uint64_t* out) 
   return std::nullopt;
 }
 
-RequestError UnknownField(const std::string& param, std::span<const std::string_view> known) {
+RequestError UnknownField(const std::string& parent, std::string_view key, std::span<const std::string_view> known) {
   // The distance to a name of a megabyte tells nothing and costs much.
-  const std::string shown = param.substr(0, 64);
+  const std::string shown(key.substr(0, 64));
   std::string_view nearest;
   size_t nearest_distance = std::numeric_limits<size_t>::max();
   for (const std::string_view name : known) {
@@ -103,9 +103,9 @@ RequestError UnknownField(const std::string& param, std::span<const std::string_
   RequestError error;
   error.http_status = 400;
   error.code = "unknown_field";
-  error.param = shown;
-  error.message =
-      absl::StrCat("`", shown, "` is not a field of this request; the nearest one is `", std::string(nearest), "`");
+  error.param = parent.empty() ? shown : absl::StrCat(parent, ".", shown);
+  error.message = absl::StrCat("`", error.param, "` is not a field of this request; the nearest one is `",
+                               std::string(nearest), "`");
   return error;
 }
 

@@ -24,7 +24,8 @@ MaybeError ReadBoundedString(const std::string& param, const Json& value, uint64
 // Any integer of 64 bits, signed or not, by its bits.
 MaybeError ReadBits(const std::string& param, const Json& value, uint64_t* out);
 
-// `unknown_field`, naming the one of `known` that takes the fewest edits.
-RequestError UnknownField(const std::string& param, std::span<const std::string_view> known);
+// `unknown_field`, naming the one of `known` that takes the fewest edits. `parent`: the object that has
+// the field, "" for the body itself.
+RequestError UnknownField(const std::string& parent, std::string_view key, std::span<const std::string_view> known);
 
 }  // namespace reprise

@@ -39,7 +39,8 @@ MaybeError ParsePart(const std::string& param, const Json& value, std::string* o
     return MissingField(absl::StrCat(param, ".text"), absl::StrCat("`", param, "` needs a `text`"));
   }
   for (const auto& [key, item] : value.items()) {
-    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) return UnknownField(key, kKnown);
+    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown))
+      return UnknownField(param, key, kKnown);
   }
   return ReadString(absl::StrCat(param, ".text"), value["text"], out);
 }
@@ -69,15 +70,14 @@ MaybeError ParseRole(const std::string& param, const Json& value, std::string* o
 }
 
 // Fields that clients echo from earlier replies, empty when no tool was called.
-MaybeError ParseOtherField(const std::string& param, std::string_view key, const Json& value) {
+MaybeError ParseOtherField(const std::string& parent, std::string_view key, const Json& value) {
   static constexpr std::string_view kKnown[] = {"role",         "content",          "name",  "tool_calls",
                                                 "tool_call_id", "annotations",      "audio", "function_call",
                                                 "refusal",      "reasoning_content"};
+  const std::string param = absl::StrCat(parent, ".", std::string(key.substr(0, 64)));
   if (key == "name") return value.is_string() ? MaybeError() : WrongType(param, KindOf(value), "a string");
   if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
-    RequestError error = UnknownField(std::string(key), kKnown);
-    error.param = param.substr(0, 96);
-    return error;
+    return UnknownField(parent, key, kKnown);
   }
   const bool empty =
       value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
@@ -102,7 +102,7 @@ MaybeError ParseMessage(const std::string& param, const Json& value, ChatMessage
       // null: a reply that had no text, as clients echo it.
       if (!item.is_null() || value["role"] != "assistant") error = ParseContent(name, item, &out->content);
     } else if (!item.is_null()) {
-      error = ParseOtherField(name, key, item);
+      error = ParseOtherField(param, key, item);
     }
     if (error) return error;
   }

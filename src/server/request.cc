@@ -51,7 +51,7 @@ MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const Reque
   CompletionFields fields{.limits = limits, .request = *out};
   for (const auto& [key, value] : json.items()) {
     const FieldParser parse = FindField(endpoint, key);
-    if (parse == nullptr) return UnknownField(key, KnownFields(endpoint));
+    if (parse == nullptr) return UnknownField("", key, KnownFields(endpoint));
     if (value.is_null()) continue;
     if (auto error = parse(key, value, fields)) return error;
   }
@@ -74,7 +74,7 @@ MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, Tok
     } else if (key == "parse_special") {
       error = ReadBool(key, value, &out->parse_special);
     } else if (key != "model") {
-      error = UnknownField(key, kKnown);
+      error = UnknownField("", key, kKnown);
     }
     if (error) return error;
   }

@@ -1,0 +1,193 @@
+// For tests: an engine that needs no model, and a text codec whose tokens are bytes.
+//
+// The engine answers with the prompt's own tokens, again and again, so a test knows the text. It steps
+// on a thread of its own, as the real one does, and can be told to stay in a phase.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "server/text_codec.h"
+
+namespace reprise {
+
+class FakeCodec : public TextCodec {
+ public:
+  std::vector<TokenId> Encode(std::string_view text, bool add_special, bool) const override {
+    std::vector<TokenId> tokens;
+    if (add_special && bos) tokens.emplace_back(256);
+    for (const char c : text) tokens.emplace_back(static_cast<uint8_t>(c));
+    return tokens;
+  }
+  std::string Piece(TokenId token) const override {
+    return token.value() < 256 ? std::string(1, static_cast<char>(token.value())) : "<s>";
+  }
+  uint32_t vocab_size() const override { return 257; }
+  absl::StatusOr<std::string> RenderChat(const std::vector<ChatMessage>& messages) const override {
+    if (!has_template) return absl::FailedPreconditionError("no template: use /v1/completions");
+    std::string prompt;
+    for (const ChatMessage& message : messages) {
+      if (message.role == "tool") return absl::InvalidArgumentError("no tools");
+      prompt += message.role + ":" + message.content + "\n";
+    }
+    return prompt;
+  }
+
+  bool bos = false;
+  bool has_template = true;
+};
+
+class FakeEngine : public EngineInterface {
+ public:
+  enum class Phase { kQueued, kPrefill, kDecoding, kNever };
+
+  FakeEngine() : thread_([this] { Loop(); }) {}
+  ~FakeEngine() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+
+  // Requests stay in this phase until they are cancelled. kNever: they go on to their end.
+  std::atomic<Phase> stay{Phase::kNever};
+  std::atomic<int> step_us{200};
+  std::atomic<uint32_t> repeat_text{1};  // each token's text, so many times
+  // Instead of token number `fail_at`, this error. 0: Submit refuses.
+  std::atomic<int> fail_at{-1};
+
+  Submission Submit(GenerationRequest request, GenerationSink sink) override {
+    std::lock_guard lock(mutex_);
+    if (fail_at == 0) {
+      RequestError error{429, "queue_full", "", "the queue is full"};
+      error.limit = 1;
+      error.retry_after_s = 7;
+      return {SequenceId(0), error};
+    }
+    const SequenceId id(++last_id_);
+    last_request_ = request;
+    live_.emplace(id, Live{std::move(request), std::move(sink)});
+    return {id, std::nullopt};
+  }
+  void Cancel(SequenceId id) override {
+    std::lock_guard lock(mutex_);
+    if (live_.contains(id)) cancelled_.insert(id);
+  }
+  Stats stats() const override { return {}; }
+  uint32_t context_max() const override { return 4096; }
+  void Drain(uint32_t deadline_ms) override {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
+    while (live() > 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [id, request] : live_) cancelled_.insert(id);
+    }
+    while (live() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  size_t live() const {
+    std::lock_guard lock(mutex_);
+    return live_.size();
+  }
+  int cancelled() const { return cancelled_count_; }
+  GenerationRequest last_request() const {
+    std::lock_guard lock(mutex_);
+    return last_request_;
+  }
+
+ private:
+  struct Live {
+    GenerationRequest request;
+    GenerationSink sink;
+    uint32_t prefilled = 0;
+    uint32_t generated = 0;
+    std::string held;  // bytes of a character that is not complete
+  };
+
+  void Loop() {
+    while (true) {
+      std::vector<std::pair<GenerationSink, GenerationEvent>> out;
+      {
+        std::lock_guard lock(mutex_);
+        if (stopping_) return;
+        for (auto it = live_.begin(); it != live_.end();) {
+          GenerationEvent event;
+          const bool ended = Step(it->first, it->second, event);
+          out.emplace_back(it->second.sink, std::move(event));
+          it = ended ? live_.erase(it) : std::next(it);
+        }
+        cancelled_.clear();
+      }
+      for (auto& [sink, event] : out) sink(std::move(event));
+      out.clear();
+      std::this_thread::sleep_for(std::chrono::microseconds(step_us));
+    }
+  }
+
+  bool Step(SequenceId id, Live& live, GenerationEvent& event) {
+    const auto prompt_n = static_cast<uint32_t>(live.request.prompt.size());
+    event.timings = {.queue_ms = 0.5,
+                     .prompt_n = prompt_n,
+                     .computed_n = 1,
+                     .predicted_n = live.generated,
+                     .cached_pool = prompt_n - 1};
+    if (cancelled_.contains(id)) {
+      ++cancelled_count_;
+      event.finish = FinishReason::kCancelled;
+      return true;
+    }
+    if (stay == Phase::kQueued) return false;
+    if (live.prefilled < prompt_n && (stay == Phase::kPrefill || live.prefilled == 0)) {
+      live.prefilled = stay == Phase::kPrefill ? 1 : prompt_n;
+      event.prefilled = live.prefilled;
+      return false;
+    }
+    if (fail_at > 0 && live.generated + 1 == static_cast<uint32_t>(fail_at.load())) {
+      event.finish = FinishReason::kError;
+      event.error = RequestError{500, "internal", "", "NaN in the logits"};
+      return true;
+    }
+    const TokenId token = live.request.prompt[live.generated++ % prompt_n];
+    event.tokens.push_back({token, -0.25f, {{token, -0.25f}, {TokenId(65), -2.5f}}});
+    live.held += FakeCodec().Piece(token);
+    if (Complete(live.held)) {
+      for (uint32_t i = 0; i < repeat_text; ++i) event.text += live.held;
+      live.held.clear();
+    }
+    event.timings.predicted_n = live.generated;
+    const uint32_t limit = live.request.max_tokens == 0 ? prompt_n : live.request.max_tokens;
+    if (stay == Phase::kDecoding || live.generated < limit) return false;
+    event.finish = live.request.max_tokens == 0 ? FinishReason::kStop : FinishReason::kLength;
+    return true;
+  }
+
+  static bool Complete(const std::string& character) {
+    const auto lead = static_cast<uint8_t>(character[0]);
+    const size_t size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    return character.size() >= size;
+  }
+
+  mutable std::mutex mutex_;
+  std::map<SequenceId, Live> live_;
+  std::set<SequenceId> cancelled_;
+  GenerationRequest last_request_;
+  std::atomic<int> cancelled_count_{0};
+  uint64_t last_id_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace reprise
