@@ -24,9 +24,9 @@ namespace reprise {
 
 struct AttentionShape {
   uint32_t query_heads = 0;
-  uint32_t window = 0;     // 0: full; else a query at p sees (p - window, p]
-  float scale = 0.0f;      // usually 1 / sqrt(head_dim)
-  float soft_cap = 0.0f;   // 0: off; else scores = cap * tanh(scores / cap)
+  uint32_t window = 0;    // 0: full; else a query at p sees (p - window, p]
+  float scale = 0.0f;     // usually 1 / sqrt(head_dim)
+  float soft_cap = 0.0f;  // 0: off; else scores = cap * tanh(scores / cap)
 };
 
 // Rows of one sequence: `rows` queries at positions first_position, first_position + 1, ...
@@ -59,7 +59,7 @@ void Attend(const Compute& compute, const AttentionShape& shape, const KvLayerVi
 
 // The scalar definition of one row and one head, straight from the rule above: out [value_dim].
 // Allocates; for tests and readers.
-void AttendReference(const AttentionShape& shape, const KvLayerView& kv, std::span<const SlotId> table, uint32_t position,
-                     uint32_t query_head, const float* q_head, float* out);
+void AttendReference(const AttentionShape& shape, const KvLayerView& kv, std::span<const SlotId> table,
+                     uint32_t position, uint32_t query_head, const float* q_head, float* out);
 
 }  // namespace reprise
