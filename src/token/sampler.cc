@@ -14,8 +14,10 @@ namespace reprise {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr uint32_t kBuckets = 1 << 16;  // by sign, exponent and 7 bits of mantissa of the logit
-constexpr uint32_t kChunk = 512;        // weights summed together; the draw looks into one chunk only
+// The histogram of logits: 64 buckets for each unit below the maximum, the last one for all the rest. 32 KiB.
+constexpr float kBucketsPerUnit = 64;
+constexpr uint32_t kBuckets = 2048;
+constexpr uint32_t kChunk = 512;  // weights summed together; the draw looks into one chunk only
 
 // e^x for x <= 0, relative error below 3e-7; exactly 1 at 0; 0 below -87. No branch, so that loops of it
 // become vector code.
@@ -62,6 +64,9 @@ struct Bucket {
   uint32_t count;
   double mass;
 };
+inline uint32_t BucketOf(float logit, float max) {
+  return static_cast<uint32_t>(std::min((max - logit) * kBucketsPerUnit, float{kBuckets - 1}));
+}
 
 struct Layout {
   std::span<float> logits;    // [vocab_size], banned ones at -infinity
@@ -113,32 +118,32 @@ struct Sampler::Impl {
   Impl(uint32_t vocab_size, Carver& carver) : scratch(vocab_size, carver) {}
 
   // The keys of the bucket, best first.
-  std::span<const uint64_t> KeysOf(uint32_t bucket);
+  std::span<const uint64_t> KeysOf(uint32_t bucket, float max);
   // The key of the last token kept when tokens are taken best first until there are `count` of them or
   // their mass has reached `mass`; all of them if neither happens. `reached`: the mass kept.
-  uint64_t KeepTop(uint64_t count, double mass, double& reached);
+  uint64_t KeepTop(uint64_t count, double mass, float max, double& reached);
   // The filters top_k and top_p as one threshold. REQUIRES: weights at temperature 1.
-  uint64_t Threshold(const SamplingParameters& parameters);
+  uint64_t Threshold(const SamplingParameters& parameters, float max);
   TokenId Draw(double uniform);
 
   Layout scratch;
 };
 
-std::span<const uint64_t> Sampler::Impl::KeysOf(uint32_t bucket) {
+std::span<const uint64_t> Sampler::Impl::KeysOf(uint32_t bucket, float max) {
   const std::span<const float> logits = scratch.logits;
   size_t n = 0;
   for (uint32_t id = 0; id < logits.size(); ++id) {
-    if (Orderable(logits[id]) >> 16 == bucket) scratch.keys[n++] = Key(logits[id], id);
+    if (BucketOf(logits[id], max) == bucket) scratch.keys[n++] = Key(logits[id], id);
   }
   const auto keys = scratch.keys.first(n);
   std::sort(keys.begin(), keys.end(), std::greater<>());
   return keys;
 }
 
-uint64_t Sampler::Impl::KeepTop(uint64_t count, double mass, double& reached) {
+uint64_t Sampler::Impl::KeepTop(uint64_t count, double mass, float max, double& reached) {
   uint64_t kept = 0;
   reached = 0;
-  for (uint32_t bucket = kBuckets; bucket-- > 0;) {
+  for (uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
     const Bucket& b = scratch.buckets[bucket];
     if (b.count == 0) continue;
     if (kept + b.count < count && reached + b.mass < mass) {
@@ -146,7 +151,7 @@ uint64_t Sampler::Impl::KeepTop(uint64_t count, double mass, double& reached) {
       reached += b.mass;
       continue;
     }
-    for (const uint64_t key : KeysOf(bucket)) {
+    for (const uint64_t key : KeysOf(bucket, max)) {
       ++kept;
       reached += scratch.weights[IdOf(key)];
       if (kept >= count || reached >= mass) return key;
@@ -155,20 +160,20 @@ uint64_t Sampler::Impl::KeepTop(uint64_t count, double mass, double& reached) {
   return 0;
 }
 
-uint64_t Sampler::Impl::Threshold(const SamplingParameters& parameters) {
+uint64_t Sampler::Impl::Threshold(const SamplingParameters& parameters, float max) {
   std::fill(scratch.buckets.begin(), scratch.buckets.end(), Bucket{});
   for (size_t id = 0; id < scratch.logits.size(); ++id) {
-    Bucket& bucket = scratch.buckets[Orderable(scratch.logits[id]) >> 16];
+    Bucket& bucket = scratch.buckets[BucketOf(scratch.logits[id], max)];
     ++bucket.count;
     bucket.mass += scratch.weights[id];
   }
   const uint64_t count = parameters.top_k == 0 ? UINT64_MAX : parameters.top_k;
   constexpr double kAllMass = std::numeric_limits<double>::infinity();
   double mass = 0;
-  const uint64_t by_count = KeepTop(count, kAllMass, mass);
+  const uint64_t by_count = KeepTop(count, kAllMass, max, mass);
   if (parameters.top_p >= 1) return by_count;
   double reached = 0;
-  return std::max(by_count, KeepTop(count, parameters.top_p * mass, reached));
+  return std::max(by_count, KeepTop(count, parameters.top_p * mass, max, reached));
 }
 
 TokenId Sampler::Impl::Draw(double uniform) {
@@ -221,16 +226,19 @@ TokenId Sampler::Sample(std::span<const float> logits, const SamplingParameters&
         static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), max) - scratch.logits.begin()));
   }
 
-  if (parameters.top_k != 0 || parameters.top_p < 1 || parameters.min_p > 0) {
+  const bool by_rank = parameters.top_k != 0 || parameters.top_p < 1;
+  if (!by_rank && parameters.min_p == 0) {
+    Weigh(scratch.logits, max, parameters.temperature, scratch.weights);
+  } else {
     Weigh(scratch.logits, max, 1.0f, scratch.weights);
-    const bool by_rank = parameters.top_k != 0 || parameters.top_p < 1;
-    const uint64_t threshold = by_rank ? impl_->Threshold(parameters) : 0;
-    for (uint32_t id = 0; id < logits.size(); ++id) {
-      float& logit = scratch.logits[id];
-      if (Key(logit, id) < threshold || scratch.weights[id] < parameters.min_p) logit = kNegativeInfinity;
+    const uint64_t threshold = by_rank ? impl_->Threshold(parameters, max) : 0;
+    for (uint32_t id = 0; id < logits.size(); ++id) {  // few are left, and weighed once more
+      const float logit = scratch.logits[id];
+      float& weight = scratch.weights[id];
+      const bool kept = Key(logit, id) >= threshold && weight >= parameters.min_p;
+      weight = kept ? ExpNegative((logit - max) / parameters.temperature) : 0;
     }
   }
-  Weigh(scratch.logits, max, parameters.temperature, scratch.weights);
   return impl_->Draw(UniformAt(parameters.seed, position));
 }
 
