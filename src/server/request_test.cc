@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
 #include "server/completion_fields.h"
 
 namespace reprise {
@@ -254,6 +259,17 @@ TEST(RequestTest, EveryKnownFieldHasAParserAndTakesNull) {
       CompletionRequest request;
       EXPECT_FALSE(ParseCompletion(endpoint, start + ",\"" + std::string(name) + "\":null}", kLimits, &request))
           << name;
+    }
+  }
+}
+
+TEST(RequestTest, EveryKnownFieldIsInTheDocumentation) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../docs/http.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ASSERT_FALSE(text.empty());
+  for (const Endpoint endpoint : {Endpoint::kText, Endpoint::kChat}) {
+    for (const std::string_view name : KnownFields(endpoint)) {
+      EXPECT_NE(text.find(absl::StrCat("`", std::string(name), "`")), std::string::npos) << name;
     }
   }
 }
