@@ -17,8 +17,11 @@ namespace {
 #define REPRISE_INLINE __attribute__((always_inline)) inline
 #define REPRISE_UNROLL _Pragma("GCC unroll 16")
 
-// Distance of software prefetch when one input reads the weights at the speed of memory.
-constexpr int kPrefetchBytes = 4096;
+// One input reads K-quants at the speed of memory if a part of the lines is fetched ahead into the
+// second cache: 30 GB/s, against 22 without, 22 with all lines (the hardware's own prefetcher then sees
+// no misses to learn from) and 28 into the first cache. Blocks of 32 columns are fastest without.
+constexpr int kPrefetchBytes = 2048;
+constexpr int kPrefetchLines = 3;  // of every 32 columns
 
 REPRISE_INLINE __m512i Load(const void* p) { return _mm512_loadu_si512(p); }
 REPRISE_INLINE __m512i Broadcast(const void* p) {
@@ -104,9 +107,8 @@ void MultiplyBlocks256(const Packed* w, uint32_t blocks, const std::byte* inputs
     REPRISE_UNROLL for (int c = 0; c < kInputs; ++c) isum[c] = _mm512_setzero_si512();
     for (int s = 0; s < 8; ++s) {  // 32 columns: one sub-block of 32 or two of 16
       if constexpr (kInputs == 1) {
-        constexpr int kLines = (sizeof(Packed) / 8 + 63) / 64;
         const char* ahead = reinterpret_cast<const char*>(w) + kPrefetchBytes + s * (sizeof(Packed) / 8);
-        REPRISE_UNROLL for (int l = 0; l < kLines; ++l) _mm_prefetch(ahead + l * 64, _MM_HINT_T0);
+        REPRISE_UNROLL for (int l = 0; l < kPrefetchLines; ++l) _mm_prefetch(ahead + l * 64, _MM_HINT_T1);
       }
       REPRISE_UNROLL for (int h = 0; h < 32 / Packed::kSub; ++h) {
         constexpr int kGroups = Packed::kSub / 4;
@@ -164,10 +166,6 @@ void MultiplyBlocks32(const Packed* w, uint32_t blocks, const std::byte* inputs,
   REPRISE_UNROLL for (int c = 0; c < kInputs; ++c) sum[c] = _mm512_setzero_ps();
   for (uint32_t b = 0; b < blocks; ++b, ++w, inputs += step) {
     const auto* x = reinterpret_cast<const InputBlock32*>(inputs);
-    if constexpr (kInputs == 1) {
-      const char* ahead = reinterpret_cast<const char*>(w) + kPrefetchBytes;
-      REPRISE_UNROLL for (size_t l = 0; l < sizeof(Packed); l += 64) _mm_prefetch(ahead + l, _MM_HINT_T0);
-    }
     __m512i dot[kInputs];
     REPRISE_UNROLL for (int c = 0; c < kInputs; ++c) dot[c] = Start<Packed::kOffset>(x[c]);
     REPRISE_UNROLL for (int i = 0; i < 8; ++i) {

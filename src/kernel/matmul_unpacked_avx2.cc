@@ -43,8 +43,7 @@ struct Scratch {
     Unpacked32 small[kTileGroupsMax];
     Unpacked8 bytes[kTileGroupsMax];
   };
-  Wide wide;
-  alignas(64) float sums[1];  // [inputs / 4][groups][4][16]
+  Wide wide;  // then the sums: float [inputs / 4][groups][4][16]
 };
 
 REPRISE_INLINE void Store(void* p, __m256i v) { _mm256_store_si256(static_cast<__m256i*>(p), v); }
@@ -255,7 +254,10 @@ class ChunkedTile {
   static constexpr uint32_t kChunkBlocks = kChunk / Packed::kColumns;
 
   explicit ChunkedTile(const Tile& tile)
-      : tile_(tile), scratch_(*reinterpret_cast<Scratch*>(tile.scratch)), groups_(tile.last_group - tile.first_group) {}
+      : tile_(tile),
+        scratch_(*reinterpret_cast<Scratch*>(tile.scratch)),
+        sums_(reinterpret_cast<float*>(tile.scratch + sizeof(Scratch))),
+        groups_(tile.last_group - tile.first_group) {}
 
   void Run() {
     const uint32_t blocks = tile_.panels->blocks;
@@ -321,7 +323,7 @@ class ChunkedTile {
     if constexpr (std::is_same_v<Packed, packed::Q8_0>) Widen(x, kInputs, blocks, step, scratch_.wide);
     for (uint32_t g = 0; g < groups_; ++g) {
       const uint32_t slot = (input - tile_.first_input) / kInputsMax * groups_ + g;
-      float* waiting = scratch_.sums + uint64_t{slot} * kInputsMax * kGroupRows;
+      float* waiting = sums_ + uint64_t{slot} * kInputsMax * kGroupRows;
       OutputRows out = {waiting, kGroupRows};
       const bool last = block + count == panels.blocks;
       if (last) out = OutputOf(tile_, tile_.first_group + g, input, waiting);
@@ -333,6 +335,7 @@ class ChunkedTile {
 
   const Tile& tile_;
   Scratch& scratch_;
+  float* const sums_;
   const uint32_t groups_;
 };
 
