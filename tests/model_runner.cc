@@ -95,10 +95,11 @@ std::vector<float> ModelRunner::Feed(uint32_t sequence, std::span<const TokenId>
 void ModelRunner::FlipKeyBit(uint32_t sequence, GroupId group, uint32_t position) {
   const KvLayerView layer = LayerView(model().geometry, group, groups_[group.value()], 0);
   std::byte* key = layer.Key(sequences_[sequence].slots[group.value()][position / layer.block_tokens]);
-  // The first dimension of the first head: [block_tokens] values. The bit is the lowest of the exponent.
+  // The first dimension of the first head: [block_tokens] values. The bit is the highest of the exponent, so
+  // that quantised activations cannot hide it.
   const uint32_t bytes = ElementBytes(layer.key_type);
   std::byte* value = key + (position % layer.block_tokens) * bytes;
-  value[bytes - 1] ^= std::byte{0x04};
+  value[bytes - 1] ^= std::byte{0x40};
 }
 
 }  // namespace reprise
