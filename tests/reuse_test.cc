@@ -89,7 +89,9 @@ TEST_P(Reuse, TextTurnsLoseAtMostTheSeam) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SmallModels, Reuse, testing::ValuesIn(SmallModels()), [](const auto& info) {
-  return info.param.substr(0, info.param.find('-')) + std::to_string(info.index);
+  std::string name = info.param.substr(0, info.param.find('-'));
+  std::erase_if(name, [](char c) { return c == '.'; });
+  return name;
 });
 
 }  // namespace

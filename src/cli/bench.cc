@@ -1,5 +1,6 @@
 // reprise bench: named workloads against a server of our own in this process and, in turn, a peer.
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -90,6 +91,7 @@ absl::Status Bench(const BenchFlags& flags) {
   absl::StatusOr<LocalEngineOptions> options = flags.engine.Resolve();
   if (!options.ok()) return options.status();
   signal(SIGPIPE, SIG_IGN);
+  spdlog::set_level(spdlog::level::warn);  // a line per request would be most of the output
   ServerOptions server_options{.port = 0, .any_model = true};
   options->other_bytes = Server::Footprint(server_options.limits, options->context > 0 ? options->context : 32768);
   auto local = LoadWithProgress(*options);

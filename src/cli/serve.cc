@@ -1,6 +1,7 @@
 // reprise serve: one model over HTTP until SIGTERM or Ctrl-C; a second signal ends it at once.
 #include <pthread.h>
 #include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
@@ -62,6 +63,7 @@ absl::Status Serve(const ServeFlags& flags) {
   if (level == spdlog::level::off && flags.log_level != "off")
     return absl::InvalidArgumentError(
         absl::StrCat("--log-level: '", flags.log_level, "' is none of trace debug info warning error off"));
+  spdlog::set_default_logger(spdlog::stderr_color_mt("reprise"));  // stdout is for the banner
   spdlog::set_level(level);
 
   auto model =
