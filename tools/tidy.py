@@ -181,7 +181,11 @@ class Tidy:
       for path in files:
         for role in ROLES:
           stem = path.stem.removesuffix(role)
-          if stem != path.stem and not self.has_sibling(stem, stems):
+          if stem == path.stem or self.has_sibling(stem, stems):
+            continue
+          if role == "_test":  # of a theme, not of a file
+            self.second_look.append(f"{path.relative_to(self.root)}: nothing beside it shares the stem {stem}")
+          else:
             self.violation(path, 0, "siblings", f"nothing beside it shares the stem {stem}")
 
   @staticmethod

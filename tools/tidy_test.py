@@ -119,12 +119,16 @@ class TidyTest(unittest.TestCase):
       self.assert_only()
 
   def test_siblings_share_a_stem(self):
-    self.write("src/block/table_test.cc", "")
+    self.write("src/block/table_avx2.cc", "")
     self.assert_only("nothing beside it shares the stem table")
     self.write("src/block/table.h", "// A table.\n#pragma once\n")
     self.assert_only()
-    self.write("src/block/pool_random_test.cc", "")
+    self.write("src/block/pool_random_fuzz.cc", "")
     self.assert_only()
+    self.write("src/block/theme_test.cc", "")
+    checker = tidy.Tidy(self.root)
+    self.assertTrue(checker.run())
+    self.assertIn("shares the stem theme", checker.second_look[0])
 
   def test_sizes_are_reported_then_refused(self):
     self.write("src/block/pool.cc", "int x;\n" * 700)
