@@ -31,6 +31,8 @@ COMMENTED_CODE = re.compile(
 MARKERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.<$}~-])/(?:root|work|home|tmp|Users)/[\w.-]+")
 HOSTS = re.compile(r"\b(?:pypi|pythonhosted|huggingface|npmjs|crates|artifactory|nexus)\.(?:org|co|io|com|net)\b", re.I)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+CITED_PAGE = re.compile(r"(?<![\w/.])(?:docs|bench)/[\w/.-]+\.md\b")
 # Headers of others that the public interface may show.
 PUBLIC_INCLUDES = re.compile(r"^(?:absl/(?:status/(?:status|statusor)|types/span)\.h|reprise/\w+\.h|[a-z_0-9]+)$")
 SOURCE_SUFFIXES = (".h", ".cc")
@@ -115,6 +117,12 @@ class Tidy:
         self.violation(path, number, "machine-path", match.group())
       if match := HOSTS.search(line):
         self.violation(path, number, "host", match.group())
+      for page in CITED_PAGE.findall(line):
+        if not (self.root / page).exists():
+          self.violation(path, number, "link", f"there is no {page}")
+      for link in LINK.findall(line) if path.suffix == ".md" else []:
+        if "://" not in link and not (path.parent / link).exists():
+          self.violation(path, number, "link", f"there is no {link}")
     if path.name == "README.md" and len(lines) > README_LINES_MAX:
       self.violation(path, 0, "size", f"lines: {len(lines)}, at most {README_LINES_MAX}")
 

@@ -108,6 +108,13 @@ class TidyTest(unittest.TestCase):
     self.write("docs/a.md", "~/.cache/reprise, src/home/x, $HOME/work/x and /usr/lib\n")
     self.assert_only()
 
+  def test_pages_that_are_cited_exist(self):
+    self.write("src/block/pool.cc", "// See docs/pool.md.\n")
+    self.write("docs/a.md", "[pool](pool.md#slots), [web](https://example.org/x.md), [up](../src/block/pool.h)\n")
+    self.assert_only("docs/a.md:1: link: there is no pool.md", "src/block/pool.cc:1: link: there is no docs/pool.md")
+    self.write("docs/pool.md", "Pool.\n")
+    self.assert_only()
+
   def test_commented_out_code(self):
     for line in ("// x = y + 1;", "  // foo(bar);", "// if (a) {", "// #include <x>", "// return 3;", "// }",
                  "// pool->Free(slot);", "// std::vector<int> v = {1};"):
