@@ -97,13 +97,26 @@ TEST(KvCacheWindow, APromptThatEndsOnAnEdgeOfItsWindowCanBeAskedAgain) {
 }
 
 TEST(KvCacheWindow, AnObservedForkIsKeptLongest) {
-  TestCache cache(Windowed(6, 200, 16));
+  TestCache cache(Windowed(6, 200, 24));
   const std::vector<TokenId> system = Count(22);
-  cache.Run(system + Count(3, 100));
-  cache.Run(system + Count(3, 200));  // parts at 22
-  Running other = cache.Admit(Count(80, 500));
-  cache.StepTo(other, 80);
+  cache.Run(system + Count(15, 100));
+  EXPECT_EQ(cache.Run(system + Count(15, 200)).tokens, 22u);  // parts here
+  Running other = cache.Admit(Count(160, 500));
+  cache.StepTo(other, 160);  // goes through every ordinary slot
   EXPECT_EQ(cache.Lookup(system + Count(3, 300)).tokens, 22u);
+  EXPECT_EQ(cache.Lookup(Count(13) + Count(3, 300)).tokens, 0u);  // control: nobody parted there
+}
+
+// The next turn fills the block that the last one ended in: its tail goes, what it was kept for stays.
+TEST(KvCacheWindow, TheEndOfATurnStaysAnEdgeWhenTheNextTurnGoesOn) {
+  TestCache cache(Windowed(6, 200, 20));
+  cache.Run(Count(18));
+  cache.Run(Count(22), Count(40, 100));
+  EXPECT_EQ(cache->stats().tails, 1u);  // of the second turn
+  Running other = cache.Admit(Count(160, 500));
+  cache.StepTo(other, 160);
+  EXPECT_EQ(cache.Lookup(Count(18) + Count(3, 300)).tokens, 18u);  // the second turn asked differently
+  EXPECT_EQ(cache.Lookup(Count(10) + Count(3, 300)).tokens, 0u);   // control: no edge there
 }
 
 // Where a window kept a match from going further, the place is remembered while it is computed again.
