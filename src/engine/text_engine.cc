@@ -134,7 +134,7 @@ void TextEngine::Drain(uint32_t deadline_ms) {
   ended_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return live_requests_ == 0; });
   stop_ = true;
   wake_.notify_one();
-  ended_.wait(lock, [&] { return live_requests_ == 0; });
+  ended_.wait(lock, [&] { return stopped_; });
 }
 
 // ---------------------------------------------------------------- the engine thread
@@ -146,6 +146,11 @@ void TextEngine::Loop() {
   }
   while (!requests_.empty()) End(requests_.begin()->first, {.finish = FinishReason::kCancelled});
   Publish();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  ended_.notify_all();
 }
 
 // Waits while there is nothing to do. Commands that arrive are carried out; false: stop.

@@ -94,13 +94,14 @@ class TextEngine : public EngineInterface {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;   // commands arrived, or stop
-  std::condition_variable ended_;  // a request ended
+  std::condition_variable ended_;  // a request ended, or the thread
   std::vector<Command> commands_;  // guarded by mutex_
   uint32_t queued_requests_ = 0;   // submitted, not running yet; guarded by mutex_
   uint64_t queued_tokens_ = 0;     // guarded by mutex_
   uint32_t live_requests_ = 0;     // submitted, not ended; guarded by mutex_
   bool draining_ = false;          // guarded by mutex_
   bool stop_ = false;              // guarded by mutex_
+  bool stopped_ = false;           // the thread's work is done; guarded by mutex_
   uint64_t next_id_ = 1;           // guarded by mutex_
   Stats stats_;                    // guarded by mutex_
   KvCache::Stats cache_stats_;     // guarded by mutex_
