@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "chat.h"
@@ -85,6 +86,18 @@ TEST(ChatTemplateTest, AGivenTemplateIsUsedInstead) {
     const auto chat = LoadOrDie(RealModelOf(family).tokenizer(), kTemplate);
     EXPECT_EQ(*chat->Render({{"user", "Hi"}, {"assistant", "Yes"}, {"user", "So"}}),
               "[user]Hi[assistant]Yes[user]So[assistant]");
+  }
+}
+
+TEST(ChatTemplateTest, ThereIsOneBosWhetherTheTemplateHasItOrNot) {
+  const Tokenizer& gemma = RealModelOf("gemma3").tokenizer();
+  const TokenId bos = gemma.Encode("x", /*add_special=*/true, /*parse_special=*/true).front();
+  for (const char* text : {"{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+                           "{% for m in messages %}{{ m.content }}{% endfor %}"}) {
+    const auto chat = LoadOrDie(gemma, text);
+    const auto tokens = gemma.Encode(*chat->Render({{"user", "Hi there"}}), true, true);
+    EXPECT_EQ(tokens.front(), bos);
+    EXPECT_EQ(std::count(tokens.begin(), tokens.end(), bos), 1) << text;
   }
 }
 
