@@ -9,27 +9,12 @@
 // Design:    docs/format/numerics_products.md
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
-namespace reprise {
+#include "kernel/half.h"
 
-// IEEE half precision to float, exact. Scales of blocks; not a hot path.
-inline float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = (half >> 10) & 31;
-  const uint32_t mantissa = half & 1023;
-  if (exponent == 31) {  // the quiet bit is set as conversion instructions do
-    return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13) | (mantissa != 0 ? 0x400000u : 0u));
-  }
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-}
-inline float BrainToFloat(uint16_t brain) { return std::bit_cast<float>(static_cast<uint32_t>(brain) << 16); }
+namespace reprise {
 
 // Q4_K and Q5_K: the 6-bit scale and minimum of sub-block j < 8, out of 12 bytes. `byte(i)` is byte i.
 struct ScaleMin {
@@ -149,8 +134,8 @@ inline void Codes(const Q6_K& block, uint8_t* codes) {
 }
 
 inline float ToFloat(const F32& block) { return block.w; }
-inline float ToFloat(const F16& block) { return HalfToFloat(block.w); }
-inline float ToFloat(const BF16& block) { return BrainToFloat(block.w); }
+inline float ToFloat(const F16& block) { return FloatOfF16(block.w); }
+inline float ToFloat(const BF16& block) { return FloatOfBf16(block.w); }
 
 }  // namespace gguf
 }  // namespace reprise

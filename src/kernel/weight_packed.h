@@ -123,8 +123,8 @@ inline constexpr bool kSameSize = ((sizeof(Blocks) == 16 * sizeof(typename Block
 static_assert(kSameSize<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F32, F16, BF16>);
 
 inline float ToFloat(const F32& block, int row) { return block.w[row]; }
-inline float ToFloat(const F16& block, int row) { return HalfToFloat(block.w[row]); }
-inline float ToFloat(const BF16& block, int row) { return BrainToFloat(block.w[row]); }
+inline float ToFloat(const F16& block, int row) { return FloatOfF16(block.w[row]); }
+inline float ToFloat(const BF16& block, int row) { return FloatOfBf16(block.w[row]); }
 
 }  // namespace packed
 

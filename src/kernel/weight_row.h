@@ -27,18 +27,18 @@ namespace gguf {
 template <class Block>
 void Read(const Block& block, BlockRow& out) {
   Codes(block, out.codes);
-  out.d = HalfToFloat(block.d);
+  out.d = FloatOfF16(block.d);
   if constexpr (std::is_same_v<Block, Q6_K>) {
     for (int s = 0; s < 16; ++s) out.scales[s] = block.scales[s];
   } else if constexpr (Block::kColumns == 256) {
-    out.min = HalfToFloat(block.dmin);
+    out.min = FloatOfF16(block.dmin);
     for (int s = 0; s < 8; ++s) {
       const ScaleMin sub = UnpackScaleMin([&](int i) { return block.scales[i]; }, s);
       out.scales[s] = static_cast<int8_t>(sub.scale), out.mins[s] = static_cast<int8_t>(sub.min);
     }
   } else {
     out.scales[0] = 1;
-    if constexpr (requires { block.m; }) out.min = HalfToFloat(block.m), out.mins[0] = -1;
+    if constexpr (requires { block.m; }) out.min = FloatOfF16(block.m), out.mins[0] = -1;
   }
 }
 
@@ -83,18 +83,18 @@ inline void ReadCodes(const Q6_K& block, int row, uint8_t* codes) {
 template <class Block>
 void Read(const Block& block, int row, BlockRow& out) {
   ReadCodes(block, row, out.codes);
-  out.d = HalfToFloat(block.d[row]);
+  out.d = FloatOfF16(block.d[row]);
   if constexpr (std::is_same_v<Block, Q6_K>) {
     for (int s = 0; s < 16; ++s) out.scales[s] = block.scales[s][row];
   } else if constexpr (kIsK<Block>) {
-    out.min = HalfToFloat(block.dmin[row]);
+    out.min = FloatOfF16(block.dmin[row]);
     for (int s = 0; s < 8; ++s) {
       const ScaleMin sub = UnpackScaleMin([&](int i) { return block.scales[i][row]; }, s);
       out.scales[s] = static_cast<int8_t>(sub.scale), out.mins[s] = static_cast<int8_t>(sub.min);
     }
   } else {
     out.scales[0] = 1;
-    if constexpr (Block::kMin) out.min = HalfToFloat(block.m[row]), out.mins[0] = -1;
+    if constexpr (Block::kMin) out.min = FloatOfF16(block.m[row]), out.mins[0] = -1;
   }
 }
 
