@@ -66,11 +66,12 @@ void KvCache::Impl::CheckNodes() const {
     for (NodeId node : group.owner) owned[group.id.value()] += node != kNoNode;
   for (uint32_t i = 0; i < tree.nodes_max(); ++i) {
     const NodeId node(i);
+    CHECK(!tree.Exists(node) || !tree.IsFreeLeaf(node) || !HasNoSlots(node));  // nothing is kept for nothing
     for (const Group& group : groups) {
       const SlotId slot = node_slot(node, group.id);
       if (slot == kNoSlot) continue;
       CHECK_EQ(group.owner[slot.value()], node);
-      CHECK(!tree.IsRoot(node));
+      CHECK(tree.Exists(node) && !tree.IsRoot(node));
       CHECK(IsWhole(node));
       --owned[group.id.value()];
     }
@@ -98,9 +99,11 @@ void KvCache::Impl::CheckSequences() const {
     for (const Group& group : groups) {
       const std::span<const SlotId> slots = table(index, group.id);
       const uint32_t first = FirstBlock(group, mine.length);
+      const uint32_t reach = memory.claims[size_t{index} * groups.size() + group.id.value()].first;
+      CHECK_LE(reach, first);
       for (uint32_t block = 0; block < slots.size(); ++block) {
         if (block >= first && block < used) CHECK(slots[block] != kNoSlot);
-        if (block >= mine.blocks) CHECK_EQ(slots[block], kNoSlot);
+        if (block >= mine.blocks || block < reach) CHECK_EQ(slots[block], kNoSlot);
         if (slots[block] == kNoSlot || block >= mine.sealed) continue;
         CHECK_EQ(slots[block], node_slot(path(index)[block], group.id));
       }

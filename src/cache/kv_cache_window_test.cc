@@ -111,7 +111,7 @@ TEST(KvCacheWindow, AnObservedForkIsKeptLongest) {
 TEST(KvCacheWindow, TheEndOfATurnStaysAnEdgeWhenTheNextTurnGoesOn) {
   TestCache cache(Windowed(6, 200, 20));
   cache.Run(Count(18));
-  cache.Run(Count(22), Count(40, 100));
+  cache.Run(Count(30), Count(40, 100));
   EXPECT_EQ(cache->stats().tails, 1u);  // of the second turn
   Running other = cache.Admit(Count(160, 500));
   cache.StepTo(other, 160);

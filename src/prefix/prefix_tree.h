@@ -59,6 +59,7 @@ class PrefixTree {
   // No children, tails or references.
   bool IsFreeLeaf(NodeId id) const;
 
+  bool Exists(NodeId id) const { return node(id).kind != Kind::kFree; }
   bool IsRoot(NodeId id) const { return node(id).kind == Kind::kRoot; }
   bool IsTail(NodeId id) const { return node(id).kind == Kind::kTail; }
   NodeId parent(NodeId id) const { return node(id).parent; }  // kNoNode of a root
