@@ -108,9 +108,10 @@ void Call::RunPiece(const Job& job, const WorkerScratch& worker) const {
 
 // Queries of the tile, transposed and scaled once.
 void Call::LoadQueries(const Job& job, const WorkerScratch& worker, TileTask& task) const {
+  task.q_stride = static_cast<uint32_t>(RoundUp(job.rows, 4));
   for (uint32_t r = 0; r < job.rows; ++r) {
     const float* head = q + uint64_t{plan.RowOf(job, r)} * q_stride + plan.HeadOf(job, r) * dim;
-    for (uint32_t d = 0; d < dim; ++d) worker.q[d * kTileRows + r] = head[d] * scale;
+    for (uint32_t d = 0; d < dim; ++d) worker.q[d * task.q_stride + r] = head[d] * scale;
   }
   task.rows = job.rows;
   task.dim = dim;

@@ -28,7 +28,8 @@ struct TileTask {
   uint32_t block_tokens = 0;
   uint32_t first_token = 0, last_token = 0;  // of the partition: what some row sees
   float soft_cap = 0.0f;                     // times log2(e); 0: off
-  const float* q = nullptr;                  // [dim][kTileRows], times scale * log2(e)
+  const float* q = nullptr;                  // [dim][q_stride], times scale * log2(e)
+  uint32_t q_stride = 0;                     // rows, rounded up: few rows in few cache lines
   float* scores = nullptr;                   // [kTileRows][kPartitionTokens]
   float* results = nullptr;                  // [rows][ResultStride(dim)]
   uint32_t row_first[kTileRows];             // tokens of the partition that each row sees:

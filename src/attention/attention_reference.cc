@@ -76,7 +76,7 @@ Partial AttendPartition(const AttentionShape& shape, const Rows& rows, const std
     lanes[t % 16] += weight;
     for (uint32_t d = 0; d < rows.kv.value_dim; ++d) out.values[d] = std::fma(weight, rows.Value(t, d), out.values[d]);
   }
-  out.sum = TreeSum(lanes);
+  out.sum = LanesPortable::TreeSum(LanesPortable::Load(lanes));
   return out;
 }
 

@@ -76,6 +76,28 @@ struct AttentionTile {
     }
   };
 
+  // sums[i][j] += a[i] * b[j]: one step of the chains of R rows x N registers. Which operand is loaded
+  // first decides how many registers the step needs beside the sums: N + 1 or R + 1.
+  template <ElementType type, uint32_t R, uint32_t N>
+  [[gnu::always_inline]] static inline void Step(V (&sums)[R][N], const float* a, uint32_t a_stride,
+                                                 const StoredAs<type>* b) {
+    if constexpr (N <= 2) {
+      V right[N];
+      for (uint32_t j = 0; j < N; ++j) right[j] = V::template Load<type>(b + j * V::kWidth);
+      for (uint32_t i = 0; i < R; ++i) {
+        const V left = V::Set(a[i * a_stride]);
+        for (uint32_t j = 0; j < N; ++j) sums[i][j] = V::Fma(left, right[j], sums[i][j]);
+      }
+    } else {
+      V left[R];
+      for (uint32_t i = 0; i < R; ++i) left[i] = V::Set(a[i * a_stride]);
+      for (uint32_t j = 0; j < N; ++j) {
+        const V right = V::template Load<type>(b + j * V::kWidth);
+        for (uint32_t i = 0; i < R; ++i) sums[i][j] = V::Fma(left[i], right, sums[i][j]);
+      }
+    }
+  }
+
   // R rows x N registers of tokens: scores += q k over dim.
   template <ElementType type, uint32_t R, uint32_t N>
   [[gnu::always_inline]] static inline void ScoreTile(const TileTask& task, uint32_t row, const StoredAs<type>* key,
@@ -87,25 +109,13 @@ struct AttentionTile {
     const float* q = task.q + row;
     const uint32_t stride = task.block_tokens;
     constexpr bool kEveryStep = N * V::kWidth >= 32;
+    const uint32_t q_stride = task.q_stride;
+    const uint32_t dim = task.dim;
 #pragma GCC unroll 4
-    for (uint32_t d = 0; d < task.dim; ++d) {
+    for (uint32_t d = 0; d < dim; ++d) {
       if (kEveryStep || d % 2 == 0) ahead.Next(kEveryStep ? 1 : 2);
-      if constexpr (N <= 2) {
-        V k[N];
-        for (uint32_t j = 0; j < N; ++j) k[j] = V::template Load<type>(key + j * V::kWidth);
-        for (uint32_t i = 0; i < R; ++i) {
-          const V query = V::Set(q[i]);
-          for (uint32_t j = 0; j < N; ++j) sums[i][j] = V::Fma(query, k[j], sums[i][j]);
-        }
-      } else {
-        V queries[R];
-        for (uint32_t i = 0; i < R; ++i) queries[i] = V::Set(q[i]);
-        for (uint32_t j = 0; j < N; ++j) {
-          const V k = V::template Load<type>(key + j * V::kWidth);
-          for (uint32_t i = 0; i < R; ++i) sums[i][j] = V::Fma(queries[i], k, sums[i][j]);
-        }
-      }
-      q += kTileRows;
+      Step<type>(sums, q, 1, key);
+      q += q_stride;
       key += stride;
     }
     for (uint32_t i = 0; i < R; ++i) {
@@ -161,12 +171,9 @@ struct AttentionTile {
                                                        uint32_t row_last, float* result, uint32_t dim) {
     for (uint32_t t = first; t < last && t < row_first; ++t) scores[t] = -__builtin_inff();
     for (uint32_t t = row_last > first ? row_last : first; t < last; ++t) scores[t] = -__builtin_inff();
-    float lanes[16];
     L most = L::Set(-__builtin_inff());
     for (uint32_t t = first; t < last; t += 16) most = L::Max(L::Load(scores + t), most);
-    most.Store(lanes);
-    float maximum = lanes[0];
-    for (uint32_t i = 1; i < 16; ++i) maximum = lanes[i] > maximum ? lanes[i] : maximum;
+    const float maximum = L::Largest(most);
     const L subtract = L::Set(maximum);
     L sum = L::Set(0.0f);
     for (uint32_t t = first; t < last; t += 16) {
@@ -174,9 +181,8 @@ struct AttentionTile {
       weight.Store(scores + t);
       sum = L::Add(sum, weight);
     }
-    sum.Store(lanes);
     MaximumOf(result, dim) = maximum;
-    SumOf(result, dim) = TreeSum(lanes);
+    SumOf(result, dim) = L::TreeSum(sum);
   }
 
   // R rows x N registers of dimensions: results += weights v over `tokens` of one block.
@@ -190,26 +196,13 @@ struct AttentionTile {
       for (uint32_t j = 0; j < N; ++j)
         sums[i][j] = V::template Load<ElementType::kF32>(results + i * stride + j * V::kWidth);
     }
+    const uint32_t dim = task.dim;
 #pragma GCC unroll 4
     for (uint32_t t = 0; t < tokens; ++t) {
       if constexpr (N * V::kWidth >= 64) V::Prefetch(ahead.at + 64);
       ahead.Next(1);
-      if constexpr (N <= 2) {
-        V v[N];
-        for (uint32_t j = 0; j < N; ++j) v[j] = V::template Load<type>(value + j * V::kWidth);
-        for (uint32_t i = 0; i < R; ++i) {
-          const V weight = V::Set(weights[i * kPartitionTokens + t]);
-          for (uint32_t j = 0; j < N; ++j) sums[i][j] = V::Fma(weight, v[j], sums[i][j]);
-        }
-      } else {
-        V weight[R];
-        for (uint32_t i = 0; i < R; ++i) weight[i] = V::Set(weights[i * kPartitionTokens + t]);
-        for (uint32_t j = 0; j < N; ++j) {
-          const V v = V::template Load<type>(value + j * V::kWidth);
-          for (uint32_t i = 0; i < R; ++i) sums[i][j] = V::Fma(weight[i], v, sums[i][j]);
-        }
-      }
-      value += task.dim;
+      Step<type>(sums, weights + t, kPartitionTokens, value);
+      value += dim;
     }
     for (uint32_t i = 0; i < R; ++i) {
       for (uint32_t j = 0; j < N; ++j) sums[i][j].Store(results + i * stride + j * V::kWidth);

@@ -84,6 +84,18 @@ struct LanesAvx2 {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.lo), 23)),
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.hi), 23))};
   }
+  REPRISE_LANES float TreeSum(LanesAvx2 a) {
+    const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  REPRISE_LANES float Largest(LanesAvx2 a) {
+    const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
   REPRISE_LANES void Prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
 #undef REPRISE_LANES
 };

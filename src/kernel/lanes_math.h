@@ -1,7 +1,6 @@
-// exp, exp2 and tanh of sixteen lanes, and the fixed tree that sums lanes: one definition for every
-// instruction set (a Lanes type is LanesPortable, LanesAvx2 or LanesAvx512). Polynomials are minimax
-// fits of relative error, coefficients rounded to float, evaluated by Horner's rule with fused
-// multiply-adds. NaN gives NaN.
+// exp, exp2 and tanh of sixteen lanes, one definition for every instruction set (a Lanes type L is
+// LanesPortable, LanesAvx2 or LanesAvx512). Polynomials are minimax fits of relative error,
+// coefficients rounded to float, evaluated by Horner's rule with fused multiply-adds. NaN gives NaN.
 //
 // Ownership: values. Threads: any. Errors: none.
 // Design:    docs/format/numerics_attention.md
@@ -38,16 +37,17 @@ template <class L>
   return L::Mul(L::Mul(Polynomial(r, kCoefficients), L::ExponentFromLowBits(half)), L::ExponentFromLowBits(rest));
 }
 
-// 2^x for x <= 0, and exactly 0 below -125: the weight of a score that is x below the maximum.
+// 2^x for x <= 0, and exactly 0 below -126.5: the weight of a score that is x below the maximum. There
+// the power's exponent field is 0, so no comparison is needed.
 template <class L>
 [[gnu::always_inline]] inline L Exp2Weight(L x) {
   constexpr float kCoefficients[] = {
       1.0f, 6.931471825e-01f, 2.402264774e-01f, 5.550359562e-02f, 9.618499316e-03f, 1.339097158e-03f, 1.532932511e-04f};
   const L bias = L::Set(kRoundAndBias);
+  x = L::Max(L::Set(-127.0f), x);
   const L t = L::Add(x, bias);
   const L r = L::Sub(x, L::Sub(t, bias));
-  const L power = L::Mul(Polynomial(r, kCoefficients), L::ExponentFromLowBits(t));
-  return L::SelectLess(x, L::Set(-125.0f), L::Set(0.0f), power);
+  return L::Mul(Polynomial(r, kCoefficients), L::ExponentFromLowBits(t));
 }
 
 // Within 2 ulp.
@@ -61,15 +61,6 @@ template <class L>
   const L one = L::Set(1.0f);
   const L large = L::Sub(one, L::Div(L::Set(2.0f), L::Add(Exp(L::Add(magnitude, magnitude)), one)));
   return L::SelectLess(magnitude, L::Set(0.625f), small, L::CopySign(large, x));
-}
-
-// The one tree: lane i takes lane i + 8, then i + 4, i + 2, i + 1. Internal linkage on purpose: it is
-// compiled for several instruction sets.
-static inline float TreeSum(float (&lanes)[16]) {
-  for (uint32_t width = 8; width > 0; width /= 2) {
-    for (uint32_t i = 0; i < width; ++i) lanes[i] = lanes[i] + lanes[i + width];
-  }
-  return lanes[0];
 }
 
 }  // namespace reprise

@@ -84,6 +84,19 @@ struct LanesPortable {
   static LanesPortable ExponentFromLowBits(LanesPortable a) {
     return Each([&](uint32_t i) { return std::bit_cast<float>(std::bit_cast<uint32_t>(a.v[i]) << 23); });
   }
+  // The one tree: lane i takes lane i + 8, then i + 4, i + 2, i + 1.
+  static float TreeSum(LanesPortable a) {
+    for (uint32_t width = 8; width > 0; width /= 2) {
+      for (uint32_t i = 0; i < width; ++i) a.v[i] = a.v[i] + a.v[i + width];
+    }
+    return a.v[0];
+  }
+  // REQUIRES: no NaN. Which of +0 and -0 it returns is open.
+  static float Largest(const LanesPortable& a) {
+    float most = a.v[0];
+    for (const float value : a.v) most = value > most ? value : most;
+    return most;
+  }
   static void Prefetch(const void*) {}
 };
 

@@ -56,9 +56,7 @@ struct OpsRows {
       const L values = LoadTail(x + whole, dim - whole);
       sum = L::Fma(values, values, sum);
     }
-    float lanes[16];
-    sum.Store(lanes);
-    const float total = TreeSum(lanes);
+    const float total = L::TreeSum(sum);
     // total - total: a sum that overflowed must not turn into a row of zeros.
     const float scale = 1.0f / __builtin_sqrtf(total / static_cast<float>(dim) + epsilon) + (total - total);
     const L scales = L::Set(scale);
