@@ -19,6 +19,9 @@ using boost::beast::iequals;
 using Parser = http::request_parser<http::string_body>;
 
 constexpr size_t kMethodBytesMax = 20;
+// "0", two line ends: every chunked body ends with as many bytes at least, and Beast's parser asserts that
+// it has them when it sees the last chunk's line for the second time.
+constexpr size_t kLastChunkBytes = 5;
 
 RequestError HttpError(int status, std::string message, std::optional<double> limit = std::nullopt) {
   RequestError error = InvalidValue("", std::move(message), limit);
@@ -148,7 +151,7 @@ RequestReader::Progress RequestReader::Feed(std::string& in) {
     if (const auto verdict = impl.CheckHeader()) return *verdict;
   }
   while (!impl.parser->is_done()) {
-    if (in.empty()) return Progress::kMore;
+    if (in.size() < (impl.parser->chunked() ? kLastChunkBytes : 1)) return Progress::kMore;
     if (!impl.Put(in, &progress)) return progress;
   }
   return Progress::kDone;

@@ -53,6 +53,15 @@ TEST_F(RequestReaderTest, ReadsTheSameRequestHoweverItIsCut) {
   }
 }
 
+TEST_F(RequestReaderTest, AnEmptyChunkedBodyMayComeInAnyPieces) {
+  const std::string bytes = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+  for (size_t piece = 1; piece <= bytes.size(); ++piece) {
+    RequestReader reader = Reader();
+    ASSERT_EQ(Feed(reader, bytes, piece), Progress::kDone) << piece;
+    EXPECT_EQ(reader.Take().body, "");
+  }
+}
+
 TEST_F(RequestReaderTest, LeavesTheNextRequestUntouched) {
   RequestReader reader = Reader();
   std::string in = "GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.0\r\n\r\n";
