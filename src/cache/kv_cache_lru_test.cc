@@ -251,7 +251,7 @@ TEST(KvCacheLruRandom, EvictsWhatTheNaiveListEvicts) {
     }
     std::printf("%u slots: evicted %llu, tokens reused %llu\n", slots, static_cast<unsigned long long>(evicted),
                 static_cast<unsigned long long>(reused));
-    EXPECT_GT(reused, 1000u);
+    EXPECT_GT(reused, 50 * seeds);
   }
 }
 
