@@ -225,7 +225,12 @@ void Connection::SendWhole(HttpResponse response) {
                   "\r\n");
   for (const auto& [name, value] : response.headers) absl::StrAppend(&bytes, name, ": ", value, "\r\n");
   close_after_ = close_after_ || host_.draining;
-  absl::StrAppend(&bytes, close_after_ ? "Connection: close\r\n\r\n" : "\r\n");
+  // HTTP/1.0 closes unless both sides say otherwise.
+  absl::StrAppend(&bytes,
+                  close_after_       ? "Connection: close\r\n"
+                  : reader_.http11() ? ""
+                                     : "Connection: keep-alive\r\n",
+                  "\r\n");
   if (!head_only_) bytes += response.body;
   reply_complete_ = true;
   if (exchange_) exchange_->Release();

@@ -63,7 +63,7 @@ class FakeEngine : public EngineInterface {
   // Requests stay in this phase until they are cancelled. kNever: they go on to their end.
   std::atomic<Phase> stay{Phase::kNever};
   std::atomic<int> step_us{200};
-  std::atomic<uint32_t> repeat_text{1};  // each token's text, so many times
+  std::atomic<uint32_t> repeat_text{1};  // each ASCII character, so many times
   // Instead of token number `fail_at`, this error. 0: Submit refuses.
   std::atomic<int> fail_at{-1};
 
@@ -164,7 +164,11 @@ class FakeEngine : public EngineInterface {
     event.tokens.push_back({token, -0.25f, {{token, -0.25f}, {TokenId(65), -2.5f}}});
     live.held += FakeCodec().Piece(token);
     if (Complete(live.held)) {
-      for (uint32_t i = 0; i < repeat_text; ++i) event.text += live.held;
+      if (live.held.size() == 1) {
+        event.text.assign(repeat_text, live.held[0]);
+      } else {
+        event.text = live.held;
+      }
       live.held.clear();
     }
     event.timings.predicted_n = live.generated;

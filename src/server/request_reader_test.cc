@@ -106,7 +106,7 @@ TEST_F(RequestReaderTest, RefusesWrongRequestsWithTheirStatus) {
       {post + "bad name: x\r\n\r\n", 400, "invalid_value"},
       {post + "X: " + std::string(600, 'x') + "\r\n\r\n", 431, "invalid_value"},
       {"GET /" + std::string(600, 'x') + " HTTP/1.1\r\n\r\n", 431, "invalid_value"},
-      {chunked + "zz\r\n", 400, "invalid_value"},
+      {chunked + "zz\r\n\r\n", 400, "invalid_value"},
       {chunked + "5\r\nhelloXY\r\n", 400, "invalid_value"},
       {chunked + "ffffffffffffffffff\r\n", 400, "invalid_value"},
       {chunked + "400\r\n" + std::string(1024, 'x') + "\r\n", 413, "body_too_large"},

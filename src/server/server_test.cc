@@ -132,6 +132,18 @@ TEST_F(ServerTest, Http10ClientsGetAStreamThatEndsWithTheConnection) {
   EXPECT_EQ(DataOf(response.body).back(), "[DONE]");
 }
 
+TEST_F(ServerTest, Http10ClientsKeepTheConnectionWhenTheyAskTo) {
+  Start();
+  RawClient client = Connect();
+  for (int i = 0; i < 2; ++i) {
+    client.Send("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_EQ(client.Read().headers["connection"], "keep-alive");
+  }
+  client.Send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.Read().headers["connection"], "close");
+  EXPECT_TRUE(client.ClosedByServer());
+}
+
 TEST_F(ServerTest, ServesTheSmallEndpoints) {
   Start();
   EXPECT_EQ(Ask("GET", "/health").body, R"({"status":"ok"})");
