@@ -21,10 +21,12 @@ constexpr uint64_t kPieceBytes = 64 << 10;
 // Pieces per worker that we want at least, so that a descheduled worker holds back little.
 constexpr uint32_t kPiecesPerWorker = 4;
 constexpr uint32_t kInputsPerPieceMin = 64;
-// Below this many values the calling thread quantises alone: waking the others would take longer.
+// Below this many values the calling thread quantises alone: waking the others would take longer. Above,
+// a piece has at least kQuantizePiece values, about 3 us.
 constexpr uint64_t kQuantizeAloneMax = 16 << 10;
+constexpr uint32_t kQuantizePiece = 8 << 10;
 
-enum class InputFormat { kFloats, kBlocks32, kBlocks256, kGgml };
+enum class InputFormat : uint32_t { kBlocks32, kBlocks256, kFloats, kGgml };
 
 InputFormat InputFormatOf(WeightType type) {
   InputFormat format = InputFormat::kGgml;
@@ -73,12 +75,22 @@ uint64_t Bytes(const Panels& panels) {
   return RoundUp(uint64_t{panels.inputs} * panels.blocks * panels.block_bytes, 64);
 }
 
-void QuantizeInput(Isa isa, InputFormat format, const Panels& panels, uint32_t input, const float* x) {
-  const uint32_t panel = input / kPanelInputs;
-  std::byte* first = panels.panel(panel) + input % kPanelInputs * panels.block_bytes;
-  const uint64_t step = uint64_t{panels.width(panel)} * panels.block_bytes;
-  const auto quantize = format == InputFormat::kBlocks256 ? QuantizeRow256 : QuantizeRow32;
-  quantize(isa, x, panels.blocks, first, step);
+void QuantizeInputs(const Compute& compute, InputFormat format, const Panels& panels, const float* x, uint32_t x_stride,
+                    uint32_t cols) {
+  const auto quantize_row = format == InputFormat::kBlocks256 ? QuantizeRow256 : QuantizeRow32;
+  const auto quantize = [&](uint32_t first_input, uint32_t last_input) {
+    for (uint32_t input = first_input; input < last_input; ++input) {
+      const uint32_t panel = input / kPanelInputs;
+      std::byte* first = panels.panel(panel) + input % kPanelInputs * panels.block_bytes;
+      const uint64_t step = uint64_t{panels.width(panel)} * panels.block_bytes;
+      quantize_row(compute.isa, x + uint64_t{input} * x_stride, panels.blocks, first, step);
+    }
+  };
+  if (uint64_t{panels.inputs} * cols <= kQuantizeAloneMax) return quantize(0, panels.inputs);
+  const uint32_t per_piece = std::max(1u, kQuantizePiece / cols);
+  RunPieces(compute, static_cast<uint32_t>(CeilDiv(panels.inputs, per_piece)), [&](uint32_t piece, uint32_t) {
+    quantize(piece * per_piece, std::min(panels.inputs, (piece + 1) * per_piece));
+  });
 }
 
 // How one product is cut: row_pieces x input_pieces.
@@ -151,9 +163,7 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
   const uint64_t tile_bytes = TileScratchBytes(n);
   CHECK_LE(MultiplyScratchBytes(n, cols, threads), scratch.size());
 
-  std::array<Panels, 2> panels;  // kBlocks32, kBlocks256
-  std::array<InputFormat, 2> formats;
-  uint32_t formats_used = 0;
+  std::array<Panels, 2> panels;  // kBlocks32, kBlocks256: without data until a product wants them
   std::byte* free = scratch.data() + threads * tile_bytes;
   std::array<Cut, kProductsMax> cuts;
   uint32_t cuts_used = 0, pieces = 0;
@@ -165,26 +175,13 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
     cut.first_piece = pieces;
     pieces += cut.row_pieces * cut.input_pieces;
     if (format == InputFormat::kFloats) continue;
-    uint32_t f = 0;
-    while (f < formats_used && formats[f] != format) ++f;
-    if (f == formats_used) {
-      formats[f] = format;
-      panels[f] = EmptyPanels(format, n, cols);
-      panels[f].data = free;
-      free += Bytes(panels[f]);
-      ++formats_used;
-    }
-    cut.panels = &panels[f];
-  }
-
-  const auto quantize = [&](uint32_t piece, uint32_t) {
-    const uint32_t f = piece / n, input = piece % n;
-    QuantizeInput(compute.isa, formats[f], panels[f], input, x + uint64_t{input} * x_stride);
-  };
-  if (uint64_t{n} * cols <= kQuantizeAloneMax) {
-    for (uint32_t piece = 0; piece < formats_used * n; ++piece) quantize(piece, 0);
-  } else {
-    RunPieces(compute, formats_used * n, quantize);
+    Panels& wanted = panels[static_cast<uint32_t>(format)];
+    cut.panels = &wanted;
+    if (wanted.data != nullptr) continue;
+    wanted = EmptyPanels(format, n, cols);
+    wanted.data = free;
+    free += Bytes(wanted);
+    QuantizeInputs(compute, format, wanted, x, x_stride, cols);
   }
 
   const TileFunction multiply = TileFunctionOf(compute.isa);
