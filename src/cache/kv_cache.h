@@ -125,7 +125,7 @@ class KvCache {
 
   enum class Outcome : uint8_t {
     kAdmitted,
-    kWait,   // does not fit now; will when others have ended
+    kWait,   // does not fit now, or sequences_max are admitted; will when others have ended
     kNever,  // would not fit an empty cache
   };
   struct AdmitRequest {

@@ -39,9 +39,9 @@ std::vector<Setting> Settings() {
                               .shuffle_seed = 3};
   };
   std::vector<Setting> settings = {
-      {"full, roomy", with(full, {2000}, 8)},
+      {"full, roomy", with(full, {500}, 8)},
       {"full, tight", with(full, {20}, 8)},
-      {"full and window, roomy", with(mixed, {2000, 2000}, 8)},
+      {"full and window, roomy", with(mixed, {500, 500}, 8)},
       {"full and window, tight", with(mixed, {22, 24}, 8)},
       {"full and window, one slot each beyond a sequence", with(mixed, {6, 12}, 8)},
       {"two full and two windows", with(three, {30, 24, 28, 26}, 5)},
