@@ -107,7 +107,7 @@ TEST_F(RequestReaderTest, RefusesWrongRequestsWithTheirStatus) {
       {post + "X: " + std::string(600, 'x') + "\r\n\r\n", 431, "invalid_value"},
       {"GET /" + std::string(600, 'x') + " HTTP/1.1\r\n\r\n", 431, "invalid_value"},
       {chunked + "zz\r\n\r\n", 400, "invalid_value"},
-      {chunked + "5\r\nhelloXY\r\n", 400, "invalid_value"},
+      {chunked + "5\r\nhelloXY\r\n\r\n", 400, "invalid_value"},
       {chunked + "ffffffffffffffffff\r\n", 400, "invalid_value"},
       {chunked + "400\r\n" + std::string(1024, 'x') + "\r\n", 413, "body_too_large"},
       {chunked + "1;" + std::string(2000, 'x'), 400, "invalid_value"},
