@@ -5,6 +5,7 @@
 #include <llama.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "tests/corpus.h"
 #include "tests/llama_oracle.h"
@@ -38,6 +39,7 @@ std::string PathOf(const ModelFileCase& c) {
   const std::string source = ModelPath(c.file);
   if (c.quantise_to < 0) return source;
   const std::string path = TestPath(c.name + ".gguf");
+  if (std::filesystem::exists(path)) return path;
   llama_model_quantize_params params = llama_model_quantize_default_params();
   params.ftype = static_cast<llama_ftype>(c.quantise_to);
   params.allow_requantize = true;

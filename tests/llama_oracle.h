@@ -22,7 +22,7 @@ class LlamaOracle {
   struct Options {
     uint32_t context = 512;
     uint32_t batch = 512;  // tokens of one decode call and of one graph
-    uint32_t threads = 2;
+    uint32_t threads = 1;  // its workers spin: beside anything else two are slower than one
     bool flash_attention = true;
     ElementType kv_type = ElementType::kF16;
     bool repack = true;  // ggml's own interleaved weights

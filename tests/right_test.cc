@@ -1,6 +1,6 @@
 // Right: the same tokens through libllama and through the forward pass, on real models. What differs is
 // rounding; how much llama.cpp's own rounding moves is printed beside it, from the same model with
-// one token per graph and without its interleaved weights.
+// four tokens per graph, without flash attention and without its interleaved weights.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ TEST_P(RightTest, NextTokenDistributionsAgree) {
   constexpr uint32_t kPositions = 64;
   const uint32_t prompts = Long() ? 16 : 4;
   LlamaOracle oracle(path_, {.context = 1024});
-  LlamaOracle other(path_, {.context = 1024, .batch = 1, .flash_attention = false, .repack = false});
+  LlamaOracle other(path_, {.context = 1024, .batch = 4, .flash_attention = false, .repack = false});
   ModelRunner runner(model_, {.context_max = 1024, .batch_rows_max = 128, .logits_rows_max = 64, .sequences_max = 1});
   std::vector<float> theirs, ours, theirs_again;
   for (uint32_t p = 0; p < prompts; ++p) {
@@ -70,11 +70,13 @@ TEST_P(RightTest, NextTokenDistributionsAgree) {
   const Agreement agreement = Compare(theirs, ours, oracle.vocab_size());
   const Agreement rounding = Compare(theirs, theirs_again, oracle.vocab_size());
   std::printf(
-      "%s, %u positions: first choice agrees %.4f, mean KL %.6f, max %.4f; llama.cpp with itself, one token at a "
+      "%s, %u positions: first choice agrees %.4f, mean KL %.6f, max %.4f; llama.cpp with itself, four tokens at a "
       "time, without flash attention and repacking: %.4f, %.6f, %.4f\n",
       GetParam().c_str(), prompts * kPositions, agreement.same_first, agreement.mean_kl, agreement.max_kl,
       rounding.same_first, rounding.mean_kl, rounding.max_kl);
-  EXPECT_GE(agreement.same_first, std::min(0.97, rounding.same_first));
+  // Few positions have a wide margin of chance: two standard errors.
+  const double chance = Long() ? 0.0 : 2 * std::sqrt(0.97 * 0.03 / (prompts * kPositions));
+  EXPECT_GE(agreement.same_first, std::min(0.97, rounding.same_first) - chance);
   EXPECT_LE(agreement.mean_kl, std::max(0.01, rounding.mean_kl));
   // The control: logits of the row before are another distribution.
   const uint32_t vocab = oracle.vocab_size();

@@ -107,7 +107,7 @@ std::vector<Broken> BrokenFiles() {
          w.EraseValue("llama.attention.head_count");
          w.U32Array("llama.attention.head_count", {4, 4, 2});
        }},
-      {"HeadSizeUnsupported", "48", "", [](W& w) { w = TinyModel({.head_dim = 48}); }},
+      {"HeadSizeUnsupported", "head dimension 40", "multiples of 16", [](W& w) { w = TinyModel({.head_dim = 40}); }},
       {"ValueLengthDiffers", "'llama.attention.value_length'", "not the key length",
        [](W& w) { PutU32(w.FindValue("llama.attention.value_length")->bytes, 4, 32); }},
       {"EpsilonNan", "'llama.attention.layer_norm_rms_epsilon'", "outside",
