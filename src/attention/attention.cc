@@ -65,9 +65,10 @@ struct Call {
   const uint32_t stride = ResultStride(kv.key_dim);
 
   void Run();
-  void RunPiece(const Job& job, const WorkerScratch& worker) const;
+  void RunPiece(const Job& job, const Job& likely_next, const WorkerScratch& worker) const;
   void LoadQueries(const Job& job, const WorkerScratch& worker, TileTask& task) const;
   void PointAt(const Job& job, uint32_t partition, TileTask& task) const;
+  void HintAt(const Job& job, uint32_t partition, TileTask& task) const;
   void RunPartition(const TileTask& task) const;
   void Take(const Job& job, uint32_t row, uint32_t partition, const float* partial, float* state) const;
   void MergeSharedRow(uint32_t shared_row) const;
@@ -82,22 +83,30 @@ void Call::Run() {
   const uint64_t room = shared_rows == 0 ? 1 : scratch.shared.size() / stride / shared_rows;
   const uint32_t waves = plan.LimitWaves(room);
   for (uint32_t wave = 0; wave < waves; ++wave) {
-    RunPieces(compute, plan.StartWave(wave), [&](uint32_t piece, uint32_t worker) {
+    const uint32_t pieces = plan.StartWave(wave);
+    RunPieces(compute, pieces, [&](uint32_t piece, uint32_t worker) {
       const uint64_t bytes = WorkerScratch::Bytes(dim);
       Carver carver(scratch.workers.subspan(worker * bytes, bytes));
-      RunPiece(plan.PieceOf(piece), WorkerScratch(dim, carver));
+      // The others claim theirs meanwhile.
+      const uint32_t likely_next = std::min(piece + Threads(compute), pieces - 1);
+      RunPiece(plan.PieceOf(piece), plan.PieceOf(likely_next), WorkerScratch(dim, carver));
     });
     RunPieces(compute, shared_rows, [&](uint32_t row, uint32_t) { MergeSharedRow(row); });
   }
 }
 
-void Call::RunPiece(const Job& job, const WorkerScratch& worker) const {
+void Call::RunPiece(const Job& job, const Job& likely_next, const WorkerScratch& worker) const {
   if (job.first_partition >= job.last_partition) return;
   TileTask task;
   LoadQueries(job, worker, task);
   for (uint32_t p = job.first_partition; p < job.last_partition; ++p) {
     task.results = job.split ? Shared(job, p, 0) : worker.partial.data();
     PointAt(job, p, task);
+    if (p + 1 < job.last_partition) {
+      HintAt(job, p + 1, task);
+    } else {
+      HintAt(likely_next, likely_next.first_partition, task);
+    }
     RunPartition(task);
     if (job.split) continue;
     for (uint32_t r = 0; r < job.rows; ++r) {
@@ -144,9 +153,17 @@ void Call::PointAt(const Job& job, uint32_t partition, TileTask& task) const {
     CHECK_NE(slot, kNoSlot);
     task.key[b] = kv.Key(slot) + key_at;
     task.value[b] = kv.Value(slot) + value_at;
-    const uint32_t next = first_block + blocks + b;
-    const bool follows = partition + 1 < job.last_partition && next < job.slice->table.size();
-    task.next_key[b] = follows ? kv.Key(job.slice->table[next]) + key_at : nullptr;
+  }
+}
+
+// K of what this worker computes next, most likely.
+void Call::HintAt(const Job& job, uint32_t partition, TileTask& task) const {
+  const uint64_t key_at = uint64_t{job.kv_head} * dim * kv.block_tokens * ElementBytes(kv.key_type);
+  const uint32_t blocks = kPartitionTokens / kv.block_tokens;
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const uint64_t at = uint64_t{partition} * blocks + b;
+    const SlotId slot = at < job.slice->table.size() ? job.slice->table[at] : kNoSlot;
+    task.next_key[b] = slot == kNoSlot ? nullptr : kv.Key(slot) + key_at;
   }
 }
 
