@@ -9,7 +9,7 @@
 // Ownership: views; the pool owns K and V, the caller q, out and scratch.
 // Threads:   functions of their arguments; two calls may not share scratch. Do not allocate.
 // Errors:    none; unsupported shapes are refused by AttentionSupported when a model is loaded.
-// Design:    docs/format/numerics.md, docs/format/block.md
+// Design:    docs/format/numerics_attention.md, docs/format/block.md
 #pragma once
 
 #include <cstdint>

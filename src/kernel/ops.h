@@ -4,7 +4,7 @@
 //
 // Ownership: views. Threads: functions of their arguments. Large inputs are split over compute.pool.
 // Errors:    none.
-// Design:    docs/format/numerics.md
+// Design:    docs/format/numerics_attention.md
 #pragma once
 
 #include <cstdint>
