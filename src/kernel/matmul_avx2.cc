@@ -214,6 +214,9 @@ constexpr uint32_t kUnpackAgainMax = 8;
 template <>
 constexpr uint32_t kUnpackAgainMax<packed::Q8_0> = 64;
 
+// Tiles of no more inputs may have any number of groups; unpacked ones have kTileGroupsMax.
+static_assert(kUnpackAgainMax<packed::Q4_K> >= kPanelInputs);
+
 }  // namespace
 
 void MultiplyTileAvx2(const Tile& tile) {

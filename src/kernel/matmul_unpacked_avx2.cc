@@ -271,6 +271,7 @@ class ChunkedTile {
       }
       for (uint32_t input = tile_.first_input; input < tile_.last_input; input += kInputsMax) {
         PrefetchNext(block + count, (input - tile_.first_input) / kInputsMax);
+        PrefetchInputs(block, input + kInputsMax);
         RunInputs(block, count, input);
       }
     }
@@ -301,6 +302,19 @@ class ChunkedTile {
     }
   }
 
+  // The next inputs of K-quants, into the first cache: 4 % for Q4_K and Q6_K, nothing for the others.
+  void PrefetchInputs(uint32_t block, uint32_t input) const {
+    if (!packed::kIsK<Packed> || input >= tile_.last_input) return;
+    const char* next = reinterpret_cast<const char*>(InputsAt(block, input));
+    for (uint64_t at = 0; at < kInputsMax * sizeof(InputBlock); at += kLine) _mm_prefetch(next + at, _MM_HINT_T0);
+  }
+
+  const InputBlock* InputsAt(uint32_t block, uint32_t input) const {
+    const uint32_t panel = input / kPanelInputs;
+    return reinterpret_cast<const InputBlock*>(tile_.panels->panel(panel)) +
+           uint64_t{block} * tile_.panels->width(panel) + input % kPanelInputs;
+  }
+
   void RunInputs(uint32_t block, uint32_t count, uint32_t input) {
     switch (std::min(kInputsMax, tile_.last_input - input)) {
       case 1:
@@ -318,10 +332,8 @@ class ChunkedTile {
   void RunKernels(uint32_t block, uint32_t count, uint32_t input) {
     alignas(64) static constexpr float kZeros[kInputsMax * kGroupRows] = {};
     const Panels& panels = *tile_.panels;
-    const uint32_t panel = input / kPanelInputs, width = panels.width(panel);
-    const auto* x =
-        reinterpret_cast<const InputBlock*>(panels.panel(panel)) + uint64_t{block} * width + input % kPanelInputs;
-    const uint64_t step = uint64_t{width} * sizeof(InputBlock);
+    const InputBlock* x = InputsAt(block, input);
+    const uint64_t step = uint64_t{panels.width(input / kPanelInputs)} * sizeof(InputBlock);
     const int blocks = static_cast<int>(count);
     if constexpr (std::is_same_v<Packed, packed::Q8_0>) Widen(x, kInputs, blocks, step, scratch_.wide);
     for (uint32_t g = 0; g < groups_; ++g) {
