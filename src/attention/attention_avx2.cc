@@ -35,7 +35,7 @@ struct Shape {
     return rows == 5 ? 3 : rows;
   }
   static constexpr uint32_t ScoreRegisters(uint32_t rows) { return rows <= 3 ? 4 : 2; }
-  static constexpr uint32_t ValueRegisters(uint32_t rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+  static constexpr uint32_t ValueRegisters(uint32_t rows, bool) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 };
 
 }  // namespace

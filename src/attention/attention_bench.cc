@@ -121,9 +121,12 @@ struct Bench {
     out.resize(q.size());
   }
 
+  // Copy 0 is what ggml reads, so that it may be in a cache.
+  uint32_t Copy(uint32_t i) const { return copies > 1 ? 1 + i % (copies - 1) : 0; }
+
   double Attend(WorkerPool& pool, Isa isa, uint32_t copy, std::span<std::byte> scratch) {
     const uint32_t blocks = tokens / kBlockTokens;
-    const AttentionSlice slice{0, rows, tokens - rows, std::span(slots).subspan(copy % copies * blocks, blocks)};
+    const AttentionSlice slice{0, rows, tokens - rows, std::span(slots).subspan(Copy(copy) * blocks, blocks)};
     const uint32_t stride = heads.query_heads * heads.dim;
     return Timed([&] {
       reprise::Attend({&pool, isa}, shape, kv, {&slice, 1}, q.data(), stride, out.data(), stride, scratch);
@@ -131,7 +134,7 @@ struct Bench {
   }
 
   double ReadMemory(WorkerPool& pool, uint32_t copy) {
-    const auto* from = reinterpret_cast<const uint64_t*>(cache.data() + copy % copies * copy_bytes);
+    const auto* from = reinterpret_cast<const uint64_t*>(cache.data() + Copy(copy) * copy_bytes);
     const uint32_t pieces = 16;
     const uint64_t words = copy_bytes / 8 / pieces;
     return Timed([&] {

@@ -25,7 +25,7 @@ struct Shape {
   static constexpr bool Takes(uint32_t rows) { return rows == 1; }
   static constexpr uint32_t Take(uint32_t) { return 1; }
   static constexpr uint32_t ScoreRegisters(uint32_t) { return 1; }
-  static constexpr uint32_t ValueRegisters(uint32_t) { return 1; }
+  static constexpr uint32_t ValueRegisters(uint32_t, bool) { return 1; }
 };
 
 }  // namespace

@@ -19,6 +19,9 @@
 
 namespace reprise {
 
+// From so many dimensions on, tiles of V may be narrower (P::ValueRegisters).
+inline constexpr uint32_t kLongRow = 128;
+
 template <ElementType type>
 using StoredAs = std::conditional_t<type == ElementType::kF32, float, uint16_t>;
 
@@ -214,7 +217,8 @@ struct AttentionTile {
     const uint32_t registers = task.dim / V::kWidth;
     uint32_t passes = 0;
     for (uint32_t r = 0; r < task.rows; r += P::Take(task.rows - r)) {
-      WithRows(P::Take(task.rows - r), [&](auto rows) { passes += PassesOver(registers, P::ValueRegisters(rows)); });
+      WithRows(P::Take(task.rows - r),
+               [&](auto rows) { passes += PassesOver(registers, P::ValueRegisters(rows, task.dim >= kLongRow)); });
       for (uint32_t i = r; i < r + P::Take(task.rows - r); ++i)
         std::memset(task.results + i * ResultStride(task.dim), 0, task.dim * sizeof(float));
     }
@@ -232,12 +236,16 @@ struct AttentionTile {
       for (uint32_t r = 0; r < task.rows; r += P::Take(task.rows - r)) {
         WithRows(
             P::Take(task.rows - r), [&](auto rows) __attribute__((always_inline)) {
-              WithRegisters<P::ValueRegisters(rows)>(
-                  0, registers, [&](auto columns, uint32_t first) __attribute__((always_inline)) {
-                    ValueTile<type, rows(), columns()>(
-                        task, task.scores + r * kPartitionTokens + t, value + first * V::kWidth, tokens,
-                        task.results + r * ResultStride(task.dim) + first * V::kWidth, ahead);
-                  });
+              const auto tile = [&](auto columns, uint32_t first) __attribute__((always_inline)) {
+                ValueTile<type, rows(), columns()>(
+                    task, task.scores + r * kPartitionTokens + t, value + first * V::kWidth, tokens,
+                    task.results + r * ResultStride(task.dim) + first * V::kWidth, ahead);
+              };
+              if (task.dim >= kLongRow) {
+                WithRegisters<P::ValueRegisters(rows, true)>(0, registers, tile);
+              } else {
+                WithRegisters<P::ValueRegisters(rows, false)>(0, registers, tile);
+              }
             });
       }
       t += tokens;

@@ -73,7 +73,9 @@ struct LanesAvx512 {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
-  REPRISE_LANES void Prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
+  // Into the second cache: the first one's few outstanding misses would limit reading to 12 GB/s per
+  // thread (Zen 4).
+  REPRISE_LANES void Prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1); }
 #undef REPRISE_LANES
 };
 
