@@ -40,8 +40,10 @@ install_packages() {
   fi
   say "installing ${#missing[@]} packages: ${missing[*]}"
   local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
-  "${sudo[@]}" "${install[@]}" "${missing[@]}" </dev/null >&2 && return 0
-  say "that failed; once more with fresh package lists"
+  if compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then  # a fresh container has none
+    "${sudo[@]}" "${install[@]}" "${missing[@]}" </dev/null >&2 && return 0
+    say "that failed; once more with fresh package lists"
+  fi
   "${sudo[@]}" apt-get update </dev/null >&2 || die "apt-get update failed; see its message above"
   "${sudo[@]}" "${install[@]}" "${missing[@]}" </dev/null >&2 || die "apt-get install failed; see its message above"
 }
