@@ -1,5 +1,7 @@
 #include "server/connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
@@ -14,8 +16,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A client that sends this much while it waits for a reply is not waiting.
-constexpr uint64_t kDiscardBytesMax = 1 << 20;
 constexpr uint32_t kLingerFactor = 5;  // a client that keeps sending lingers at most this many times longer
 
 std::string_view Reason(int status) {
@@ -149,18 +149,23 @@ void Connection::OnReadable(const boost::system::error_code& error) {
   if (read_error) return Close();
   last_read_ = Clock::now();
   OnBytes({host_.scratch.data(), bytes});
-  if (state_ != State::kClosed) WaitReadable();
+  if (state_ == State::kClosed) return;
+  reading_paused_ = state_ == State::kAnswering && InIsFull();
+  if (!reading_paused_) WaitReadable();
+}
+
+void Connection::ResumeReading() {
+  if (std::exchange(reading_paused_, false)) WaitReadable();
+}
+
+bool Connection::HungUp() {
+  pollfd socket{.fd = socket_.native_handle(), .events = POLLRDHUP};
+  return poll(&socket, 1, 0) > 0;
 }
 
 void Connection::OnBytes(std::string_view bytes) {
-  if (state_ == State::kAnswering && in_.size() + bytes.size() > host_.limits.header_bytes_max) {
-    close_after_ = true;  // more pipelined than may wait: this reply is the last one
-  }
-  if (close_after_ || state_ == State::kLingering) {
-    discarded_ += bytes.size();
-    if (state_ == State::kAnswering && !reply_complete_ && discarded_ > kDiscardBytesMax) Close();
-    return;
-  }
+  // After the last reply nothing that comes is read; it is taken so that closing does not reset the connection.
+  if (state_ == State::kLingering || (close_after_ && reply_complete_)) return;
   in_ += bytes;
   Read();
 }
@@ -186,7 +191,7 @@ void Connection::Read() {
     case RequestReader::Progress::kMore: {
       const State next = reader_.in_body() ? State::kBody : in_.empty() ? State::kIdle : State::kHeader;
       if (next != state_) Enter(next);
-      return;
+      return ResumeReading();
     }
     case RequestReader::Progress::kDone:
       return Handle();
@@ -201,7 +206,6 @@ void Connection::Handle() {
   HttpRequest request = reader_.Take();
   Enter(State::kAnswering);
   reply_complete_ = false;
-  discarded_ = 0;
   close_after_ = !reader_.keep_alive() || host_.draining;
   head_only_ = request.method == "HEAD";
   if (in_.empty()) in_ = std::string();  // gives its memory back
@@ -258,62 +262,65 @@ void Connection::SendStreamBytes(std::string_view bytes) {
 void Connection::SendStreamEnd() {
   reply_complete_ = true;
   exchange_->Release();
-  if (chunked_) return Send("0\r\n\r\n");
-  if (unsent_bytes() == 0) OnFlushed();
+  Send(chunked_ ? "0\r\n\r\n" : "");
 }
 
 void Connection::Send(std::string bytes) {
   if (state_ == State::kClosed) return;
-  last_progress_ = Clock::now();
-  const bool busy = !writing_.empty();
+  if (unsent_bytes() == 0) last_progress_ = Clock::now();
   if (out_.empty()) {
     out_ = std::move(bytes);
   } else {
     out_ += bytes;
   }
-  if (!busy) WriteSome();
+  if (!write_pending_) Flush();
 }
 
-void Connection::WriteSome() {
-  if (written_ == writing_.size()) {
-    writing_ = std::exchange(out_, std::string());
-    written_ = 0;
+void Connection::Flush() {
+  while (unsent_bytes() > 0) {
+    boost::system::error_code error;
+    sent_ += socket_.write_some(asio::buffer(out_.data() + sent_, unsent_bytes()), error);
+    if (error == asio::error::would_block) {
+      if (sent_ > out_.size() / 2) out_.erase(0, std::exchange(sent_, 0));  // moves no byte more than twice
+      write_pending_ = true;
+      return socket_.async_wait(asio::ip::tcp::socket::wait_write,
+                                [self = shared_from_this()](const boost::system::error_code& wait_error) {
+                                  self->write_pending_ = false;
+                                  if (self->state_ == State::kClosed) return;
+                                  wait_error ? self->Close() : self->Flush();
+                                });
+    }
+    if (error) return Close();
+    last_progress_ = Clock::now();
   }
-  socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
-                           [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
-                             self->OnWritten(error, bytes);
-                           });
-}
-
-void Connection::OnWritten(const boost::system::error_code& error, size_t bytes) {
-  if (state_ == State::kClosed) return;
-  if (error) return Close();
-  last_progress_ = Clock::now();
-  written_ += bytes;
-  if (unsent_bytes() > 0) return WriteSome();
-  writing_ = std::string();
-  written_ = 0;
-  if (state_ == State::kAnswering && reply_complete_) OnFlushed();
+  out_ = std::string();
+  sent_ = 0;
+  if (state_ != State::kAnswering || !reply_complete_) return;
+  // Through the queue, so that neither handlers nor a thousand pipelined requests nest.
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->OnFlushed(); });
 }
 
 void Connection::OnFlushed() {
+  if (state_ != State::kAnswering || !reply_complete_) return;
   exchange_.reset();
   if (eof_) return Close();
   if (close_after_ || host_.draining) {
     // The client may still be sending: closing now would reset the connection and lose the reply.
     boost::system::error_code ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-    return Enter(State::kLingering);
+    Enter(State::kLingering);
+    return ResumeReading();
   }
   Enter(State::kIdle);
-  // Through the queue, so that a thousand pipelined requests do not nest.
-  if (!in_.empty()) asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Read(); });
+  if (!InIsFull()) ResumeReading();
+  Read();
 }
 
 void Connection::Tick(Clock::time_point now) {
   const ServerLimits& limits = host_.limits;
   const auto over = [now](Clock::time_point since, uint64_t ms) { return now - since > std::chrono::milliseconds(ms); };
   if (state_ == State::kClosed) return;
+  if (reading_paused_ && HungUp()) return OnEof();
   if (unsent_bytes() > 0 && over(last_progress_, limits.write_stall_ms)) return Close();
   const bool slow =
       (state_ == State::kHeader && over(entered_, limits.header_ms)) ||

@@ -1,8 +1,9 @@
 // One client's connection: reads requests, hands them over one at a time, writes replies, and notices
 // within one turn of the event loop when the client goes away, whatever is going on.
 //
-// The socket is always waited on for reading, also while a reply is made: that is how a client that
-// vanishes is seen. Bytes that arrive meanwhile are the next request's and wait in `in_`, bounded.
+// The socket is waited on for reading also while a reply is made: that is how a client that vanishes is
+// seen. Bytes that arrive meanwhile are the next request's and wait in `in_`; when that is full, reading
+// pauses, and every tick asks the system whether the client has hung up.
 //
 // Ownership: kept alive by its pending socket operations and by the host's list.
 // Threads:   the I/O thread only.
@@ -59,6 +60,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnReadable(const boost::system::error_code& error);
   void OnBytes(std::string_view bytes);
   void OnEof();
+  bool InIsFull() const { return in_.size() > host_.limits.header_bytes_max; }
+  void ResumeReading();
+  bool HungUp();
   // Feeds the reader until it needs more bytes or a request is being answered.
   void Read();
   void Handle();
@@ -72,19 +76,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void SendError(const RequestError& error);
   void Send(std::string bytes);
-  void WriteSome();
-  void OnWritten(const boost::system::error_code& error, size_t bytes);
+  // Gives the system what it takes, waits until it takes more.
+  void Flush();
   void OnFlushed();
-  uint64_t unsent_bytes() const { return out_.size() + writing_.size() - written_; }
+  uint64_t unsent_bytes() const { return out_.size() - sent_; }
 
   boost::asio::ip::tcp::socket socket_;
   ConnectionHost& host_;
   RequestReader reader_;
-  std::string in_;       // read, not yet consumed
-  std::string out_;      // to be sent after writing_
-  std::string writing_;  // being sent, from written_ on
-  size_t written_ = 0;
-  uint64_t discarded_ = 0;  // bytes thrown away since the last request
+  std::string in_;   // read, not yet consumed
+  std::string out_;  // to be sent, from sent_ on
+  size_t sent_ = 0;
+  bool reading_paused_ = false;  // nothing waits for the socket to be readable
+  bool write_pending_ = false;   // something waits for it to be writable
   State state_ = State::kIdle;
   bool reply_complete_ = false;  // all of the reply is in out_ or further
   bool close_after_ = false;

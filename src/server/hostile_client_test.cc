@@ -59,11 +59,13 @@ TEST_F(HostileClientTest, AVanishedClientIsSeenBehindPipelinedBytes) {
 TEST_F(HostileClientTest, AReaderThatStopsReadingIsCancelled) {
   Start();
   engine_.repeat_text = 20'000;
-  RawClient keen = Connect();  // the control: as much text, read
-  keen.Post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":40})");
+  engine_.step_us = 10'000;
+  RawClient keen = Connect();  // the control: more text than may wait, but read
+  keen.Post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":20})");
   EXPECT_TRUE(keen.Read().complete);
   EXPECT_EQ(engine_.cancelled(), 0);
 
+  engine_.step_us = 200;
   engine_.stay = Phase::kDecoding;
   RawClient reader = Connect(4096);
   reader.Post("/v1/completions", R"({"prompt":"abc","stream":true})");
@@ -103,6 +105,7 @@ TEST_F(HostileClientTest, KeepAliveAndPipeliningAnswerInOrder) {
   EXPECT_TRUE(client.ClosedByServer());
 }
 
+// 32 kB of them: more than are read ahead.
 TEST_F(HostileClientTest, AThousandPipelinedRequestsAreAnswered) {
   Start();
   RawClient client = Connect();
@@ -114,6 +117,21 @@ TEST_F(HostileClientTest, AThousandPipelinedRequestsAreAnswered) {
   while (answered < 1000 && client.Read().status == 200) ++answered;
   sender.join();
   EXPECT_EQ(answered, 1000);
+}
+
+TEST_F(HostileClientTest, RequestsBehindALongReplyAreAnsweredAfterIt) {
+  Start();
+  engine_.stay = Phase::kDecoding;
+  RawClient client = Connect();
+  client.Post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(Eventually([&] { return engine_.live() == 1; }));
+  constexpr int kBehind = 60;
+  for (int i = 0; i < kBehind; ++i) client.Get("/health?" + std::string(1000, 'x'));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(engine_.live(), 1u);
+  engine_.stay = Phase::kNever;
+  EXPECT_EQ(client.Read().status, 200);
+  for (int i = 0; i < kBehind; ++i) ASSERT_EQ(client.Read().body, R"({"status":"ok"})") << i;
 }
 
 TEST_F(HostileClientTest, AThousandIdleConnectionsCostLittleAndDisturbNobody) {
