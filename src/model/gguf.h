@@ -5,7 +5,7 @@
 // Ownership: values; nothing refers to the source after Parse.
 // Threads:   immutable after Parse.
 // Errors:    InvalidArgument naming the key or tensor, what it says and the limit.
-// Design:    docs/decisions/gguf-reader.md
+// Design:    docs/decisions/0004-gguf-reader.md
 #pragma once
 
 #include <array>
