@@ -53,7 +53,8 @@ void PrintResult(const WorkloadResult& result, const std::vector<BenchTarget>& t
   std::printf("%-44s", result.name.c_str());
   for (size_t t = 0; t < targets.size(); ++t) {
     if (result.values[t].empty()) continue;
-    std::printf("  %s %.1f %s", targets[t].name.c_str(), Median(result.values[t]), result.unit.c_str());
+    std::printf(result.unit == "x" ? "  %s %.2f %s" : "  %s %.1f %s", targets[t].name.c_str(), Median(result.values[t]),
+                result.unit.c_str());
   }
   if (targets.size() == 2 && !result.values[0].empty() && result.values[0].size() == result.values[1].size()) {
     std::vector<double> ratios;

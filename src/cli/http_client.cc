@@ -18,8 +18,7 @@ struct HttpClient::Impl {
   std::string host;
   std::string port;
   asio::io_context context;
-  asio::ip::tcp::socket socket{context};
-  boost::beast::flat_buffer buffer;
+  asio::ip::tcp::resolver::results_type endpoints;
 };
 
 HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {}
@@ -37,10 +36,8 @@ absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::strin
   client->impl_->port = colon == std::string::npos ? "80" : address.substr(colon + 1);
   boost::system::error_code error;
   asio::ip::tcp::resolver resolver(client->impl_->context);
-  const auto endpoints = resolver.resolve(client->impl_->host, client->impl_->port, error);
-  if (!error) asio::connect(client->impl_->socket, endpoints, error);
-  if (error) return absl::UnavailableError(absl::StrCat("no answer from ", url, ": ", error.message()));
-  client->impl_->socket.set_option(asio::ip::tcp::no_delay(true), error);
+  client->impl_->endpoints = resolver.resolve(client->impl_->host, client->impl_->port, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot find ", url, ": ", error.message()));
   return client;
 }
 
@@ -50,11 +47,19 @@ absl::StatusOr<nlohmann::json> HttpClient::Post(const std::string& path, const n
   request.set(http::field::content_type, "application/json");
   request.body() = body.dump();
   request.prepare_payload();
+  // A connection for each request: peers close idle ones after seconds.
   boost::system::error_code error;
-  http::write(impl_->socket, request, error);
+  asio::ip::tcp::socket socket(impl_->context);
+  boost::beast::flat_buffer buffer;
+  asio::connect(socket, impl_->endpoints, error);
+  if (error)
+    return absl::UnavailableError(
+        absl::StrCat("no answer from ", impl_->host, ":", impl_->port, ": ", error.message()));
+  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  http::write(socket, request, error);
   http::response_parser<http::string_body> parser;
   parser.body_limit(64ull << 20);
-  if (!error) http::read(impl_->socket, impl_->buffer, parser, error);
+  if (!error) http::read(socket, buffer, parser, error);
   if (error) return absl::UnavailableError(absl::StrCat("POST ", path, ": ", error.message()));
   if (parser.get().result_int() != 200)
     return absl::InternalError(

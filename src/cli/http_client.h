@@ -1,8 +1,8 @@
-// A blocking HTTP/1.1 client for benchmarks and the chat command: one connection, one request at a time.
+// A blocking HTTP/1.1 client for benchmarks: one request at a time, a connection for each.
 //
-// Ownership: owns the connection. Threads: one per object.
-// Errors:    InvalidArgument: a URL that is not http://host[:port]; Unavailable: nobody answers there;
-//            DeadlineExceeded is not used: benchmarks wait.
+// Ownership: values. Threads: one per object.
+// Errors:    InvalidArgument: a URL that is not http://host[:port]; Unavailable: nobody answers there.
+//            There is no deadline: benchmarks wait.
 #pragma once
 
 #include <memory>
