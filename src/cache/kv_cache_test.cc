@@ -168,6 +168,30 @@ TEST(KvCacheSafety, OtherTenantEpochAndSaltMiss) {
   EXPECT_EQ(cache->Lookup(cache->Namespace(own), Count(20)).tokens, 19u);  // control
 }
 
+// --- same text, other computation (cases/identity 1-8) ---
+
+// Each field of the identity alone: what a cache of that other computation would ask for is not here.
+TEST(KvCacheSafety, BlocksOfAnotherComputationMiss) {
+  TestCache cache;
+  cache.Run(Count(20));
+  const ComputationIdentity own = cache.options().identity;
+  std::vector<ComputationIdentity> others(6, own);
+  others[0].model = Sha256::Of("another model");
+  others[1].tokenizer = Sha256::Of("another tokenizer");
+  others[2].adapters = "an adapter";
+  others[3].position = "another base";
+  others[4].attention = "another window";
+  others[5].numerics = "another version";
+  Ledger ledger(uint64_t{1} << 30);
+  const auto asked_by = [&](const ComputationIdentity& identity) {
+    KvCacheOptions options = cache.options();
+    options.identity = identity;
+    return KvCache(options, ledger).Namespace({.tenant = "test"});
+  };
+  for (const ComputationIdentity& other : others) EXPECT_EQ(cache->Lookup(asked_by(other), Count(20)).tokens, 0u);
+  EXPECT_EQ(cache->Lookup(asked_by(own), Count(20)).tokens, 19u);  // control
+}
+
 // --- not ready, not whole (cases/identity 21, 27) ---
 
 TEST(KvCacheSafety, OnlyCommittedBlocksAreSeen) {
