@@ -6,12 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -19,23 +16,7 @@
 
 #include "attention/attention_reference.h"
 #include "kernel/half.h"
-
-namespace {
-
-std::atomic<uint64_t> allocations{0};
-
-}  // namespace
-
-// Counts what the test binary allocates. Not inlined: gcc 12 would take the malloc and free inside for
-// mismatched pairs.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/allocation_counter.h"
 
 namespace reprise {
 namespace {
@@ -498,11 +479,11 @@ TEST(AttentionTest, AllocatesNothing) {
   std::vector<std::byte> memory(bytes);
   std::vector<float> out(sequence.q.size());
   const AttentionSlice slices[] = {{0, 39, 2960, sequence.table}, {39, 1, 2999, sequence.table}};
-  const uint64_t before = allocations.load();
+  const uint64_t before = AllocationCount();
   WriteKv(compute, pool.kv(), slices, sequence.k.data(), model.keys(), sequence.v.data(), model.keys());
   Attend(compute, model.shape(), pool.kv(), slices, sequence.q.data(), model.queries(), out.data(), model.queries(),
          memory);
-  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(AllocationCount(), before);
 }
 
 }  // namespace

@@ -1,22 +1,7 @@
 // Memory: what is planned is what is taken, a budget is used up, and nothing is allocated once it runs.
-#include <cstdlib>
-#include <new>
-
 #include "base/bytes.h"
 #include "cache/cache_testing.h"
-
-namespace {
-uint64_t allocations = 0;
-}
-
-// Counts. Not inlined: gcc takes an inlined pair for mismatched.
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  std::abort();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/allocation_counter.h"
 
 namespace reprise {
 namespace {
@@ -147,7 +132,7 @@ TEST(KvCachePlan, NothingIsAllocatedOnceItRuns) {
   const std::vector<TokenId> tokens = Count(100) + Count(100, 3000);
   const NamespaceId name_space = cache.name_space();
   uint64_t evicted = 0, reused = 0;
-  const uint64_t before = allocations;
+  const uint64_t before = AllocationCount();
   for (uint32_t round = 0; round < 50; ++round) {
     const std::span<const TokenId> prompt = std::span(tokens).subspan(round % 2, 40 + round % 5);
     CacheSequence sequence;
@@ -167,9 +152,9 @@ TEST(KvCachePlan, NothingIsAllocatedOnceItRuns) {
     if (round % 3 != 0) sequence.Finish();
     cache->Lookup(name_space, prompt);
   }
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(AllocationCount(), before);
   evicted = cache->stats().evicted_blocks;
-  EXPECT_GT(allocations, before);  // control: stats() allocates, and is counted
+  EXPECT_GT(AllocationCount(), before);  // control: stats() allocates, and is counted
   EXPECT_GT(evicted, 100u);
   EXPECT_GT(reused, 1000u);
 }

@@ -6,27 +6,10 @@
 #include <atomic>
 #include <cfenv>
 #include <chrono>
-#include <cstdlib>
-#include <new>
 #include <thread>
 #include <vector>
 
-namespace {
-
-std::atomic<uint64_t> allocations{0};
-
-}  // namespace
-
-// Counts what the test binary allocates; the behaviour stays the usual one. Not inlined: gcc 12 would
-// take the malloc and free inside for mismatched pairs.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/allocation_counter.h"
 
 namespace reprise {
 namespace {
@@ -115,9 +98,9 @@ TEST_P(WorkerPoolTest, TheCallerSleepsUntilTheLastPiece) {
 TEST_P(WorkerPoolTest, RunAllocatesNothing) {
   WorkerPool pool(GetParam());
   std::atomic<uint64_t> sum{0};
-  const uint64_t before = allocations.load();
+  const uint64_t before = AllocationCount();
   for (int run = 0; run < 100; ++run) pool.Run(64, [&](uint32_t piece, uint32_t) { sum.fetch_add(piece); });
-  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(AllocationCount(), before);
   EXPECT_EQ(sum.load(), 100u * 64u * 63u / 2u);
 }
 
