@@ -77,6 +77,7 @@ function(reprise_folder folder)
     foreach(fuzz ${fuzzers})
       get_filename_component(stem ${fuzz} NAME_WE)
       add_executable(${folder}_${stem} ${fuzz})
+      target_include_directories(${folder}_${stem} PRIVATE ${PROJECT_SOURCE_DIR})  # tests/*.h
       target_link_libraries(${folder}_${stem} PRIVATE reprise_${folder} ${ARG_TEST_DEPS})
       target_link_options(${folder}_${stem} PRIVATE -fsanitize=fuzzer)
       add_dependencies(fuzzers ${folder}_${stem})

@@ -21,6 +21,8 @@ constexpr uint64_t kPieceBytes = 64 << 10;
 // Pieces per worker that we want at least, so that a descheduled worker holds back little.
 constexpr uint32_t kPiecesPerWorker = 4;
 constexpr uint32_t kInputsPerPieceMin = 64;
+// Groups of rows of one piece when many inputs share them.
+constexpr uint32_t kGroupsPerPiece = 4;
 // Below this many values the calling thread quantises alone: waking the others would take longer. Above,
 // a piece has at least kQuantizePiece values, about 3 us.
 constexpr uint64_t kQuantizeAloneMax = 16 << 10;
@@ -37,6 +39,13 @@ InputFormat InputFormatOf(WeightType type) {
                                       : InputFormat::kBlocks32;
   });
   return format;
+}
+
+// Q6_K has sub-blocks of 16 columns: 512-bit dot products lose there, by 5 to 20 % (Zen 4), until there are
+// more inputs. All give the same bits, so this is a matter of speed alone.
+constexpr uint32_t kNarrowInputsMax = 4;
+Isa IsaOf(Isa isa, WeightType type, uint32_t n) {
+  return isa == Isa::kAvx512 && type == WeightType::kQ6_K && n <= kNarrowInputsMax ? Isa::kAvx2 : isa;
 }
 
 using TileFunction = void (*)(const Tile&);
@@ -77,13 +86,15 @@ uint64_t Bytes(const Panels& panels) {
 
 void QuantizeInputs(const Compute& compute, InputFormat format, const Panels& panels, const float* x, uint32_t x_stride,
                     uint32_t cols) {
+  // Where accumulators start depends on the instruction set, and among K-quants only Q6_K reads it.
+  const Isa isa = format == InputFormat::kBlocks256 ? IsaOf(compute.isa, WeightType::kQ6_K, panels.inputs) : compute.isa;
   const auto quantize_row = format == InputFormat::kBlocks256 ? QuantizeRow256 : QuantizeRow32;
   const auto quantize = [&](uint32_t first_input, uint32_t last_input) {
     for (uint32_t input = first_input; input < last_input; ++input) {
       const uint32_t panel = input / kPanelInputs;
       std::byte* first = panels.panel(panel) + input % kPanelInputs * panels.block_bytes;
       const uint64_t step = uint64_t{panels.width(panel)} * panels.block_bytes;
-      quantize_row(compute.isa, x + uint64_t{input} * x_stride, panels.blocks, first, step);
+      quantize_row(isa, x + uint64_t{input} * x_stride, panels.blocks, first, step);
     }
   };
   if (uint64_t{panels.inputs} * cols <= kQuantizeAloneMax) return quantize(0, panels.inputs);
@@ -97,6 +108,7 @@ void QuantizeInputs(const Compute& compute, InputFormat format, const Panels& pa
 struct Cut {
   const Product* product = nullptr;
   const Panels* panels = nullptr;
+  TileFunction multiply = nullptr;
   uint32_t groups = 0, groups_per_piece = 0, row_pieces = 0;
   uint32_t inputs_per_piece = 0, input_pieces = 0;
   uint32_t first_piece = 0;
@@ -108,7 +120,7 @@ Cut CutProduct(const Product& product, uint32_t n, uint32_t threads) {
   Cut cut;
   cut.product = &product;
   cut.groups = static_cast<uint32_t>(CeilDiv(weight.rows, kGroupRows));
-  cut.groups_per_piece = kTileGroupsMax;
+  cut.groups_per_piece = kGroupsPerPiece;
   if (n <= kPanelInputs) {
     const uint64_t group_bytes = kGroupRows * RowBytes(weight.type, weight.cols);
     cut.groups_per_piece = static_cast<uint32_t>(std::max<uint64_t>(1, kPieceBytes / group_bytes));
@@ -172,6 +184,7 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
     if (format == InputFormat::kGgml || product.weight->rows == 0) continue;
     Cut& cut = cuts[cuts_used++];
     cut = CutProduct(product, n, threads);
+    cut.multiply = TileFunctionOf(IsaOf(compute.isa, product.weight->type, n));
     cut.first_piece = pieces;
     pieces += cut.row_pieces * cut.input_pieces;
     if (format == InputFormat::kFloats) continue;
@@ -184,7 +197,6 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
     QuantizeInputs(compute, format, wanted, x, x_stride, cols);
   }
 
-  const TileFunction multiply = TileFunctionOf(compute.isa);
   RunPieces(compute, pieces, [&](uint32_t piece, uint32_t worker) {
     uint32_t c = 0;
     while (c + 1 < cuts_used && cuts[c + 1].first_piece <= piece) ++c;
@@ -192,7 +204,7 @@ void Multiply(const Compute& compute, const float* x, uint32_t x_stride, uint32_
     tile.x = x;
     tile.x_stride = x_stride;
     tile.scratch = scratch.data() + worker * tile_bytes;
-    multiply(tile);
+    cuts[c].multiply(tile);
   });
 
   for (const Product& product : products) {

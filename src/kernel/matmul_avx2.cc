@@ -210,12 +210,11 @@ void MultiplyTileOf(const Tile& tile) {
 
 // Up to this many inputs unpacking again for every four is cheaper than unpacking once into memory.
 template <class Packed>
-constexpr uint32_t kUnpackAgainMax = 8;
+constexpr uint32_t kUnpackAgainMax = 4;
+template <>
+constexpr uint32_t kUnpackAgainMax<packed::Q4_K> = 16;
 template <>
 constexpr uint32_t kUnpackAgainMax<packed::Q8_0> = 64;
-
-// Tiles of no more inputs may have any number of groups; unpacked ones have kTileGroupsMax.
-static_assert(kUnpackAgainMax<packed::Q4_K> >= kPanelInputs);
 
 }  // namespace
 

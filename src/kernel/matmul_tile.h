@@ -25,8 +25,7 @@ struct Tile {
   std::byte* scratch = nullptr;              // TileScratchBytes, of this worker, aligned to 64
 };
 
-// The driver never makes a tile of more groups (unless of up to kPanelInputs inputs) or more inputs.
-inline constexpr uint32_t kTileGroupsMax = 4;
+// The driver never makes a tile of more inputs.
 inline constexpr uint32_t kTileInputsMax = 512;
 
 void MultiplyTilePortable(const Tile& tile);

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kChunk = 256;         // columns
 constexpr uint32_t kInputsMax = 4;  // of one kernel
+constexpr uint32_t kGroupsMax = 4;  // unpacked at a time: they and the inputs of a chunk share the first cache
 constexpr uint64_t kLine = 64;      // bytes of a cache line
 
 // Weights of one group, one chunk. q[4-group][row * 4 + t].
@@ -39,14 +40,22 @@ using Unpacked = std::conditional_t<packed::kIsK<Packed>, Unpacked256,
 
 struct Scratch {
   union {
-    Unpacked256 k[kTileGroupsMax];
-    Unpacked32 small[kTileGroupsMax];
-    Unpacked8 bytes[kTileGroupsMax];
+    Unpacked256 k[kGroupsMax];
+    Unpacked32 small[kGroupsMax];
+    Unpacked8 bytes[kGroupsMax];
   };
   Wide wide;  // then the sums: float [inputs / 4][groups][4][16]
 };
 
 REPRISE_INLINE void Store(void* p, __m256i v) { _mm256_store_si256(static_cast<__m256i*>(p), v); }
+
+// 32 columns of 8 rows: all loads before the first store, or the stores hold the loads back.
+template <class Packed>
+REPRISE_INLINE void UnpackCodes(const Packed& w, int s, int v, uint8_t (*out)[64]) {
+  __m256i code[8];
+  REPRISE_UNROLL for (int i = 0; i < 8; ++i) code[i] = Code(w, s, i, v);
+  REPRISE_UNROLL for (int i = 0; i < 8; ++i) Store(out[i] + v * 32, code[i]);
+}
 
 template <class Packed>
 void Unpack(const Packed* w, int, Unpacked256& out) {
@@ -62,16 +71,14 @@ void Unpack(const Packed* w, int, Unpacked256& out) {
     }
   }
   for (int s = 0; s < 8; ++s) {
-    REPRISE_UNROLL for (int i = 0; i < 8; ++i) {
-      REPRISE_UNROLL for (int v = 0; v < 2; ++v) Store(out.q[s * 8 + i] + v * 32, Code(*w, s, i, v));
-    }
+    REPRISE_UNROLL for (int v = 0; v < 2; ++v) UnpackCodes(*w, s, v, out.q + s * 8);
   }
 }
 template <class Packed>
 void Unpack(const Packed* w, int blocks, Unpacked32& out) {
   for (int b = 0; b < blocks; ++b, ++w) {
     REPRISE_UNROLL for (int v = 0; v < 2; ++v) {
-      REPRISE_UNROLL for (int i = 0; i < 8; ++i) Store(out.q[b * 8 + i] + v * 32, Code(*w, 0, i, v));
+      UnpackCodes(*w, 0, v, out.q + b * 8);
       _mm256_store_ps(out.d[b] + v * 8, Halfs(w->d + v * 8));
       if constexpr (Packed::kMin) _mm256_store_ps(out.m[b] + v * 8, Halfs(w->m + v * 8));
     }
@@ -270,7 +277,6 @@ class ChunkedTile {
         Unpack(GroupBlocks<Packed>(tile_, tile_.first_group + g) + block, static_cast<int>(count), unpacked()[g]);
       }
       for (uint32_t input = tile_.first_input; input < tile_.last_input; input += kInputsMax) {
-        PrefetchNext(block + count, (input - tile_.first_input) / kInputsMax);
         PrefetchInputs(block, input + kInputsMax);
         RunInputs(block, count, input);
       }
@@ -288,22 +294,23 @@ class ChunkedTile {
     }
   }
 
-  // Brings the next chunk of the weights nearer, a part with every kernel: bursts are slower than none.
-  void PrefetchNext(uint32_t block, uint32_t step) {
-    constexpr uint32_t kSteps = 16;
-    if (block >= tile_.panels->blocks || step >= kSteps) return;
-    const uint64_t bytes = std::min(kChunkBlocks, tile_.panels->blocks - block) * sizeof(Packed);
-    for (uint32_t g = 0; g < groups_; ++g) {
-      const char* next = reinterpret_cast<const char*>(GroupBlocks<Packed>(tile_, tile_.first_group + g) + block);
-      const uint64_t lines = bytes / kLine + 1;
-      for (uint64_t l = lines * step / kSteps; l < lines * (step + 1) / kSteps; ++l) {
-        _mm_prefetch(next + l * kLine, _MM_HINT_T1);
-      }
+  // Brings the next weights of a group nearer, a part with every kernel: bursts are slower than none. After
+  // the last chunk comes the first one of the tile that follows. Inlined, or gcc takes a function that only
+  // fetches for one without effect and drops its calls.
+  REPRISE_INLINE void PrefetchNext(uint32_t group, uint32_t block, uint32_t input) {
+    const uint32_t kernels = (tile_.last_input - tile_.first_input + kInputsMax - 1) / kInputsMax;
+    const uint32_t step = (input - tile_.first_input) / kInputsMax, steps = std::min(kernels, 16u);
+    if (step >= steps) return;
+    if (block >= tile_.panels->blocks) block = 0, group += groups_;
+    const char* next = reinterpret_cast<const char*>(GroupBlocks<Packed>(tile_, group) + block);
+    constexpr uint32_t lines = kChunkBlocks * sizeof(Packed) / kLine + 1;
+    for (uint32_t l = lines * step / steps; l < lines * (step + 1) / steps; ++l) {
+      _mm_prefetch(next + l * kLine, _MM_HINT_T1);
     }
   }
 
   // The next inputs of K-quants, into the first cache: 4 % for Q4_K and Q6_K, nothing for the others.
-  void PrefetchInputs(uint32_t block, uint32_t input) const {
+  REPRISE_INLINE void PrefetchInputs(uint32_t block, uint32_t input) const {
     if (!packed::kIsK<Packed> || input >= tile_.last_input) return;
     const char* next = reinterpret_cast<const char*>(InputsAt(block, input));
     for (uint64_t at = 0; at < kInputsMax * sizeof(InputBlock); at += kLine) _mm_prefetch(next + at, _MM_HINT_T0);
@@ -337,6 +344,7 @@ class ChunkedTile {
     const int blocks = static_cast<int>(count);
     if constexpr (std::is_same_v<Packed, packed::Q8_0>) Widen(x, kInputs, blocks, step, scratch_.wide);
     for (uint32_t g = 0; g < groups_; ++g) {
+      PrefetchNext(tile_.first_group + g, block + count, input);
       const uint32_t slot = (input - tile_.first_input) / kInputsMax * groups_ + g;
       float* waiting = sums_ + uint64_t{slot} * kInputsMax * kGroupRows;
       OutputRows out = {waiting, kGroupRows};
@@ -357,14 +365,21 @@ class ChunkedTile {
 }  // namespace
 
 uint64_t TileScratchBytesAvx2(uint32_t inputs_max) {
-  const uint64_t slots = uint64_t{(inputs_max + kInputsMax - 1) / kInputsMax} * kTileGroupsMax;
+  const uint64_t slots = uint64_t{(inputs_max + kInputsMax - 1) / kInputsMax} * kGroupsMax;
   return sizeof(Scratch) + slots * kInputsMax * kGroupRows * sizeof(float);
 }
 
 void MultiplyUnpackedTileAvx2(const Tile& tile) {
   VisitPacked(tile.product->weight->type, [&](auto format) {
     using Packed = typename decltype(format)::type;
-    if constexpr (!packed::kIsFloat<Packed>) ChunkedTile<Packed>(tile).Run();
+    if constexpr (!packed::kIsFloat<Packed>) {
+      Tile part = tile;
+      for (uint32_t group = tile.first_group; group < tile.last_group; group = part.last_group) {
+        part.first_group = group;
+        part.last_group = std::min(tile.last_group, group + kGroupsMax);
+        ChunkedTile<Packed>(part).Run();
+      }
+    }
   });
 }
 

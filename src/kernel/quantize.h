@@ -21,7 +21,8 @@ inline constexpr uint32_t kPanelInputs = 8;
 
 // `start...` are what accumulators over codes start at, to take the codes' offset off: -offset * the sum
 // of q. AVX-512 wants one int32 per lane; AVX2 sums pairs in int16, so it wants (columns 0, 1 of each
-// 4-group) in the low half and (columns 2, 3) in the high half. Portable code does not read them.
+// 4-group) in the low half and (columns 2, 3) in the high half. Portable code does not read them; among
+// K-quants only Q6_K does.
 struct alignas(32) InputBlock256 {
   int8_t q[256];
   uint32_t start32[16];  // offset 32, per 16 columns
