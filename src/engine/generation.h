@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/identity.h"
 #include "base/ids.h"
+#include "token/grammar.h"
 #include "token/sampler.h"
 
 namespace reprise {
@@ -26,11 +28,15 @@ struct RequestError {
   uint32_t retry_after_s = 0;  // queue_full: when to come again
 };
 
+inline constexpr uint32_t kLogitBiasMax = 1024;
+
 struct GenerationRequest {
   std::vector<TokenId> prompt;          // not empty
   std::string prompt_param = "prompt";  // the field that errors about the prompt name
   uint32_t max_tokens = 0;              // 0: up to the context
   SamplingParameters sampling;
+  std::vector<LogitBias> logit_bias;       // at most kLogitBiasMax, each token once
+  std::shared_ptr<const Grammar> grammar;  // that the reply follows; null: free
   std::vector<std::string> stop;
   bool ignore_eos = false;
   std::optional<uint32_t> logprobs;  // log-probabilities of chosen tokens, and of this many top ones

@@ -71,7 +71,7 @@ MaybeError CheckModel(const ServedModel& model, bool any_model, std::string* nam
   return error;
 }
 
-MaybeError ChatPrompt(const TextCodec& codec, const std::vector<ChatMessage>& messages, std::string* out) {
+MaybeError PromptOf(const TextCodec& codec, const std::vector<ChatMessage>& messages, std::string* out) {
   absl::StatusOr<std::string> prompt = codec.RenderChat(messages);
   if (prompt.ok()) {
     *out = *std::move(prompt);
@@ -113,7 +113,7 @@ MaybeError Api::Job::Prepare(const ApiOptions& options) {
 
   if (endpoint == Endpoint::kChat) {
     generation.prompt_param = "messages";
-    if (auto why = ChatPrompt(codec, request.messages, &request.prompt_text)) return why;
+    if (auto why = PromptOf(codec, request.messages, &request.prompt_text)) return why;
   }
   generation.prompt = request.prompt_tokens.empty()
                           ? codec.Encode(request.prompt_text, /*add_special=*/true, /*parse_special=*/true)

@@ -28,6 +28,17 @@ struct SamplingParameters {
   uint32_t top_k = 0;        // 0: off
   float min_p = 0.0f;        // [0, 1]
   uint64_t seed = 0;
+  // Taken off the logits of tokens that were seen, before all else. vLLM's definitions: repeat divides
+  // positive and multiplies negative logits of tokens in prompt and reply; frequency (per occurrence) and
+  // presence (once) count the reply alone.
+  float repeat_penalty = 1.0f;     // above 0; 1: off
+  float frequency_penalty = 0.0f;  // [-2, 2]
+  float presence_penalty = 0.0f;   // [-2, 2]
+};
+
+struct LogitBias {
+  TokenId token;
+  float bias = 0;  // [-100, 100], added to the logit; -100 bans, 100 forces, as OpenAI's clients expect
 };
 
 struct TokenLogprob {
