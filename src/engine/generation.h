@@ -38,6 +38,7 @@ struct GenerationRequest {
   std::vector<LogitBias> logit_bias;       // at most kLogitBiasMax, each token once
   std::shared_ptr<const Grammar> grammar;  // that the reply follows; null: free
   std::vector<std::string> stop;
+  std::vector<TokenId> written_tokens;  // special tokens that the text shows (ChatPrompt)
   bool ignore_eos = false;
   std::optional<uint32_t> logprobs;  // log-probabilities of chosen tokens, and of this many top ones
   bool cache_read = true;

@@ -5,16 +5,120 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "chat.h"
 #include "llama.h"
 #include "token/library_log.h"
+#include "token/reply_format.h"
 
 namespace reprise {
+namespace {
+
+common_chat_msg ToCommon(const ChatMessage& message) {
+  common_chat_msg to;
+  to.role = message.role;
+  to.content = message.content;
+  to.reasoning_content = message.reasoning;
+  to.tool_call_id = message.tool_call_id;
+  to.tool_name = message.name;
+  for (const ToolCall& call : message.tool_calls)
+    to.tool_calls.push_back({.name = call.name, .arguments = call.arguments, .id = call.id});
+  return to;
+}
+
+common_chat_tool_choice ToCommon(ToolChoice choice) {
+  switch (choice) {
+    case ToolChoice::kAuto:
+      return COMMON_CHAT_TOOL_CHOICE_AUTO;
+    case ToolChoice::kNone:
+      return COMMON_CHAT_TOOL_CHOICE_NONE;
+    case ToolChoice::kRequired:
+      return COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+  }
+  return COMMON_CHAT_TOOL_CHOICE_AUTO;
+}
+
+// A last message of the assistant is one to go on with, as llama.cpp's server has it.
+absl::Status ContinueLastMessage(const std::vector<ChatMessage>& messages, common_chat_templates_inputs& inputs) {
+  if (messages.empty() || messages.back().role != "assistant") return absl::OkStatus();
+  if (messages.size() >= 2 && messages[messages.size() - 2].role == "assistant")
+    return absl::InvalidArgumentError("the last two messages are both the assistant's: which is to be continued?");
+  if (!messages.back().tool_calls.empty())
+    return absl::InvalidArgumentError(
+        "the last message is the assistant's tool calls: add the tools' results, as messages with role \"tool\"");
+  inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
+  inputs.add_generation_prompt = false;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 struct ChatTemplate::Impl {
+  const Tokenizer* tokenizer = nullptr;
   common_chat_templates_ptr templates;
-  mutable std::mutex mutex;  // the engine keeps state in the parsed program
+  bool thinks = false;               // the template has a place for reasoning
+  bool parallel_tool_calls = false;  // the template can write several calls in one message
+  mutable std::mutex mutex;          // the engine keeps state in the parsed program
+
+  absl::StatusOr<common_chat_templates_inputs> Inputs(const ChatRequest& request) const;
+  absl::StatusOr<std::shared_ptr<const Grammar>> GrammarOf(const common_chat_params& params) const;
+  // The token that `text` is, if it is one.
+  std::optional<TokenId> SpecialToken(const std::string& text) const;
 };
+
+std::optional<TokenId> ChatTemplate::Impl::SpecialToken(const std::string& text) const {
+  const std::vector<TokenId> tokens = tokenizer->Encode(text, /*add_special=*/false, /*parse_special=*/true);
+  if (tokens.size() != 1) return std::nullopt;
+  return tokens[0];
+}
+
+absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const ChatRequest& request) const {
+  common_chat_templates_inputs inputs;
+  for (const ChatMessage& message : request.messages) inputs.messages.push_back(ToCommon(message));
+  for (const ChatTool& tool : request.tools) inputs.tools.push_back({tool.name, tool.description, tool.parameters});
+  inputs.tool_choice = ToCommon(request.tool_choice);
+  inputs.parallel_tool_calls = request.parallel_tool_calls && parallel_tool_calls;
+  inputs.json_schema = request.json_schema;
+  inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
+  inputs.enable_thinking = thinks;
+  for (const auto& [name, json] : request.template_kwargs) {
+    inputs.chat_template_kwargs[name] = json;
+    if (name != "enable_thinking") continue;
+    if (json != "true" && json != "false")
+      return absl::InvalidArgumentError("chat_template_kwargs.enable_thinking must be true or false");
+    inputs.enable_thinking = json == "true";
+  }
+  if (absl::Status status = ContinueLastMessage(request.messages, inputs); !status.ok()) return status;
+  return inputs;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> ChatTemplate::Impl::GrammarOf(const common_chat_params& params) const {
+  if (params.grammar.empty()) return nullptr;
+  std::vector<GrammarTrigger> triggers;
+  for (const common_grammar_trigger& trigger : params.grammar_triggers) {
+    GrammarTrigger& to = triggers.emplace_back();
+    to.value = trigger.value;
+    switch (trigger.type) {
+      case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN:
+        to.kind = GrammarTrigger::Kind::kToken;
+        to.token = TokenId(trigger.token);
+        break;
+      case COMMON_GRAMMAR_TRIGGER_TYPE_WORD:
+        to.kind = GrammarTrigger::Kind::kWord;
+        if (const auto token = SpecialToken(trigger.value)) {
+          to.kind = GrammarTrigger::Kind::kToken;
+          to.token = *token;
+        }
+        break;
+      case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
+        to.kind = GrammarTrigger::Kind::kPattern;
+        break;
+      case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL:
+        to.kind = GrammarTrigger::Kind::kPatternFull;
+        break;
+    }
+  }
+  return Grammar::FromGbnf(*tokenizer, params.grammar, params.grammar_lazy, std::move(triggers),
+                           params.generation_prompt);
+}
 
 ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 ChatTemplate::~ChatTemplate() = default;
@@ -33,28 +137,60 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const Tokenizer
     text = own;
   }
   std::unique_ptr<ChatTemplate> result(new ChatTemplate);
+  Impl& impl = *result->impl_;
+  impl.tokenizer = &tokenizer;
   try {
     common_chat_template(text, "", "");  // for its message: the next call loses it
-    result->impl_->templates = common_chat_templates_init(tokenizer.model(), std::string(override_text));
+    impl.templates = common_chat_templates_init(tokenizer.model(), std::string(override_text));
+    impl.parallel_tool_calls = common_chat_templates_get_caps(impl.templates.get())["supports_parallel_tool_calls"];
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("the chat template cannot be parsed: ", error.what()));
+  }
+  try {
+    impl.thinks = common_chat_templates_support_enable_thinking(impl.templates.get());
+  } catch (const std::exception&) {
+    impl.thinks = false;  // a template that refuses the probe, a lone "test" of a user, has no such switch
   }
   return result;
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& messages) const {
-  common_chat_templates_inputs inputs;
-  for (const ChatMessage& message : messages) {
-    common_chat_msg& to = inputs.messages.emplace_back();
-    to.role = message.role;
-    to.content = message.content;
-  }
+absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) const {
+  absl::StatusOr<common_chat_templates_inputs> inputs = impl_->Inputs(request);
+  if (!inputs.ok()) return inputs.status();
+  common_chat_params params;
   try {
     const std::lock_guard lock(impl_->mutex);
-    return common_chat_templates_apply(impl_->templates.get(), inputs).prompt;
+    params = common_chat_templates_apply(impl_->templates.get(), *inputs);
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("the chat template refused the messages: ", error.what()));
   }
+  ChatPrompt prompt{.text = std::move(params.prompt), .stop = std::move(params.additional_stops)};
+  auto grammar = impl_->GrammarOf(params);
+  if (!grammar.ok()) return grammar.status();
+  prompt.grammar = *std::move(grammar);
+  for (const std::string& text : params.preserved_tokens) {
+    if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
+  }
+
+  auto format = std::make_shared<ReplyFormat>();
+  format->parser = common_chat_parser_params(params);
+  format->parser.reasoning_format = inputs->reasoning_format;
+  format->parser.parse_tool_calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone;
+  format->parser.is_continuation = inputs->continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+  try {
+    if (!params.parser.empty()) format->parser.parser.load(params.parser);
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the template's reply parser cannot be read: ", error.what()));
+  }
+  format->plain = params.parser.empty();
+  prompt.format = std::move(format);
+  return prompt;
+}
+
+absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& messages) const {
+  absl::StatusOr<ChatPrompt> prompt = Prompt({.messages = messages});
+  if (!prompt.ok()) return prompt.status();
+  return std::move(prompt->text);
 }
 
 }  // namespace reprise

@@ -1,7 +1,7 @@
 // Conversations to prompts, by the model's own template through llama.cpp's Jinja engine.
 //
 // Ownership: owns the parsed template; the tokenizer must outlive it.
-// Threads:   Render from any thread at once.
+// Threads:   const methods from any thread at once.
 // Errors:    InvalidArgument: the template refused the messages, with its words; FailedPrecondition: the
 //            model has no template, with what to do.
 #pragma once
@@ -49,6 +49,7 @@ struct ChatPrompt {
   std::string text;  // to be encoded with parse_special and add_special (libllama then adds no second BOS)
   std::shared_ptr<const Grammar> grammar;     // null: free
   std::vector<std::string> stop;              // besides the caller's
+  std::vector<TokenId> written_tokens;        // special tokens that the reply's text shows: its format needs them
   std::shared_ptr<const ReplyFormat> format;  // for ChatReplyParser
 };
 

@@ -31,9 +31,11 @@ struct GrammarTrigger {
 
 class Grammar {
  public:
-  // `lazy`: free until a trigger; then the grammar starts at the trigger.
+  // `lazy`: free until a trigger; then the grammar starts at the trigger. Otherwise `begun` is what the prompt ends
+  // with and the grammar begins with.
   static absl::StatusOr<std::shared_ptr<const Grammar>> FromGbnf(const Tokenizer& tokenizer, std::string gbnf,
-                                                                 bool lazy, std::vector<GrammarTrigger> triggers);
+                                                                 bool lazy, std::vector<GrammarTrigger> triggers,
+                                                                 std::string_view begun = "");
   // `schema`: JSON text of a JSON schema; "{}" is any JSON value, {"type": "object"} any object.
   static absl::StatusOr<std::shared_ptr<const Grammar>> FromJsonSchema(const Tokenizer& tokenizer,
                                                                        std::string_view schema);

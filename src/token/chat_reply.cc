@@ -1,0 +1,101 @@
+#include "token/chat_reply.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "token/philox.h"
+#include "token/reply_format.h"
+
+namespace reprise {
+namespace {
+
+// What `now` has beyond `before`. Nothing if it took something back: what was said stays said.
+std::string Added(const std::string& before, const std::string& now) {
+  return now.starts_with(before) ? now.substr(before.size()) : "";
+}
+
+std::string CallId(uint64_t seed, uint32_t index) {
+  const auto words = Philox4x32({index, 0, 0, 0x43414C4C},  // another stream than the sampler's
+                                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return absl::StrCat("call_", absl::Hex(uint64_t{words[1]} << 32 | words[0], absl::kZeroPad16));
+}
+
+}  // namespace
+
+struct ChatReplyParser::Impl {
+  std::shared_ptr<const ReplyFormat> format;
+  uint64_t seed = 0;
+  std::string text;       // the reply so far
+  common_chat_msg shown;  // the sum of the deltas
+
+  bool plain() const { return format == nullptr || format->plain; }
+  ChatDelta Parse(bool partial);
+  void AddToolCalls(const common_chat_msg& message, bool partial, ChatDelta& delta);
+};
+
+ChatDelta ChatReplyParser::Impl::Parse(bool partial) {
+  common_chat_msg message;
+  try {
+    message = common_chat_parse(text, partial, format->parser);
+  } catch (const std::exception&) {
+    if (partial) return {};
+    // The reply does not follow its format, however it ended: the part of it that can be read counts, and without
+    // one the text as it is.
+    try {
+      message = common_chat_parse(text, /*is_partial=*/true, format->parser);
+    } catch (const std::exception&) {
+      message = {};
+    }
+    if (message.empty()) message.content = text;
+  }
+  ChatDelta delta;
+  delta.reasoning = Added(shown.reasoning_content, message.reasoning_content);
+  delta.content = Added(shown.content, message.content);
+  shown.reasoning_content += delta.reasoning;
+  shown.content += delta.content;
+  AddToolCalls(message, partial, delta);
+  return delta;
+}
+
+void ChatReplyParser::Impl::AddToolCalls(const common_chat_msg& message, bool partial, ChatDelta& delta) {
+  for (size_t i = 0; i < message.tool_calls.size(); ++i) {
+    const common_chat_tool_call& call = message.tool_calls[i];
+    const bool last = i + 1 == message.tool_calls.size();
+    ToolCallDelta added{.index = static_cast<uint32_t>(i)};
+    if (i == shown.tool_calls.size()) {
+      // A name is whole once its arguments have begun, or something else follows.
+      if (call.name.empty() || (partial && last && call.arguments.empty())) return;
+      added.id = CallId(seed, added.index);
+      added.name = call.name;
+      shown.tool_calls.push_back({.name = call.name, .id = added.id});
+    }
+    added.arguments = Added(shown.tool_calls[i].arguments, call.arguments);
+    shown.tool_calls[i].arguments += added.arguments;
+    if (!added.id.empty() || !added.arguments.empty()) delta.tool_calls.push_back(std::move(added));
+  }
+}
+
+ChatReplyParser::ChatReplyParser(std::shared_ptr<const ReplyFormat> format, uint64_t seed)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->format = std::move(format);
+  impl_->seed = seed;
+  if (impl_->plain() || !impl_->format->parser.is_continuation) return;
+  (void)impl_->Parse(/*partial=*/true);  // what the prompt holds of the message already is not part of the reply
+}
+ChatReplyParser::~ChatReplyParser() = default;
+
+ChatDelta ChatReplyParser::Append(std::string_view text) {
+  if (impl_->plain()) return {.content = std::string(text)};
+  if (text.empty()) return {};
+  impl_->text += text;
+  return impl_->Parse(/*partial=*/true);
+}
+
+ChatDelta ChatReplyParser::Finish() {
+  if (impl_->plain()) return {};
+  return impl_->Parse(/*partial=*/false);
+}
+
+uint32_t ChatReplyParser::tool_calls() const { return static_cast<uint32_t>(impl_->shown.tool_calls.size()); }
+
+}  // namespace reprise
