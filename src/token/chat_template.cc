@@ -59,7 +59,8 @@ struct ChatTemplate::Impl {
   mutable std::mutex mutex;          // the engine keeps state in the parsed program
 
   absl::StatusOr<common_chat_templates_inputs> Inputs(const ChatRequest& request) const;
-  absl::StatusOr<std::shared_ptr<const Grammar>> GrammarOf(const common_chat_params& params) const;
+  absl::StatusOr<std::shared_ptr<const Grammar>> GrammarOf(const common_chat_params& params,
+                                                           const std::vector<TokenId>& written_tokens) const;
   // The token that `text` is, if it is one.
   std::optional<TokenId> SpecialToken(const std::string& text) const;
 };
@@ -90,7 +91,8 @@ absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const Ch
   return inputs;
 }
 
-absl::StatusOr<std::shared_ptr<const Grammar>> ChatTemplate::Impl::GrammarOf(const common_chat_params& params) const {
+absl::StatusOr<std::shared_ptr<const Grammar>> ChatTemplate::Impl::GrammarOf(
+    const common_chat_params& params, const std::vector<TokenId>& written_tokens) const {
   if (params.grammar.empty()) return nullptr;
   std::vector<GrammarTrigger> triggers;
   for (const common_grammar_trigger& trigger : params.grammar_triggers) {
@@ -116,8 +118,11 @@ absl::StatusOr<std::shared_ptr<const Grammar>> ChatTemplate::Impl::GrammarOf(con
         break;
     }
   }
-  return Grammar::FromGbnf(*tokenizer, params.grammar, params.grammar_lazy, std::move(triggers),
-                           params.generation_prompt);
+  return Grammar::FromGbnf(*tokenizer, params.grammar,
+                           {.lazy = params.grammar_lazy,
+                            .triggers = std::move(triggers),
+                            .begun = params.grammar_lazy ? "" : params.generation_prompt,
+                            .written_tokens = written_tokens});
 }
 
 ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
@@ -165,12 +170,12 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
     return absl::InvalidArgumentError(absl::StrCat("the chat template refused the messages: ", error.what()));
   }
   ChatPrompt prompt{.text = std::move(params.prompt), .stop = std::move(params.additional_stops)};
-  auto grammar = impl_->GrammarOf(params);
-  if (!grammar.ok()) return grammar.status();
-  prompt.grammar = *std::move(grammar);
   for (const std::string& text : params.preserved_tokens) {
     if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
   }
+  auto grammar = impl_->GrammarOf(params, prompt.written_tokens);
+  if (!grammar.ok()) return grammar.status();
+  prompt.grammar = *std::move(grammar);
 
   auto format = std::make_shared<ReplyFormat>();
   format->parser = common_chat_parser_params(params);

@@ -1,5 +1,5 @@
-// Grammars that a reply must follow: GBNF, or a JSON schema turned into GBNF, through libllama's grammar
-// engine.
+// Grammars that a reply must follow: GBNF, llama.cpp's notation, or a JSON schema turned into it by
+// llama.cpp's converter.
 //
 // A Grammar is compiled once per request and shared; every choice of a reply walks it with a
 // GrammarState of its own.
@@ -31,11 +31,15 @@ struct GrammarTrigger {
 
 class Grammar {
  public:
-  // `lazy`: free until a trigger; then the grammar starts at the trigger. Otherwise `begun` is what the prompt ends
-  // with and the grammar begins with.
-  static absl::StatusOr<std::shared_ptr<const Grammar>> FromGbnf(const Tokenizer& tokenizer, std::string gbnf,
-                                                                 bool lazy, std::vector<GrammarTrigger> triggers,
-                                                                 std::string_view begun = "");
+  struct Options {
+    bool lazy = false;                     // free until a trigger; then the grammar starts at the trigger
+    std::vector<GrammarTrigger> triggers;  // of a lazy grammar
+    std::string begun;                     // not lazy: what the prompt ends with and the grammar begins with
+    // Control tokens that count as their text (ChatPrompt); others are allowed only where the grammar names them.
+    std::vector<TokenId> written_tokens;
+  };
+  static absl::StatusOr<std::shared_ptr<const Grammar>> FromGbnf(const Tokenizer& tokenizer, std::string_view gbnf,
+                                                                 Options options);
   // `schema`: JSON text of a JSON schema; "{}" is any JSON value, {"type": "object"} any object.
   static absl::StatusOr<std::shared_ptr<const Grammar>> FromJsonSchema(const Tokenizer& tokenizer,
                                                                        std::string_view schema);
@@ -54,14 +58,20 @@ class GrammarState {
   GrammarState(GrammarState&&) noexcept;
   ~GrammarState();
 
-  // Whether the reply may go on with `token`. An end-of-generation token may come where the grammar may end.
+  // Whether the reply may go on with `token`; microseconds. An end-of-generation token may come where the grammar may
+  // end.
   bool Allows(TokenId token);
-  // Sets the logits of tokens that may not come to -infinity. logits: [vocab_size].
+  // Sets the logits of tokens that may not come to -infinity. logits: [vocab_size]. Tokens at -infinity cost next to
+  // nothing; the rest one step for each prefix that may still come.
   void Mask(std::span<float> logits);
   // The reply goes on with `token`. REQUIRES: Allows(token).
   void Accept(TokenId token);
+  // The reply may end here; nothing but its end may come.
+  bool MayEnd() const;
+  bool MustEnd() const;
 
  private:
+  friend class Grammar;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

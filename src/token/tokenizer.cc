@@ -12,6 +12,7 @@
 #include "llama.h"
 #include "spdlog/spdlog.h"
 #include "token/library_log.h"
+#include "token/piece_table.h"
 
 namespace reprise {
 namespace {
@@ -62,9 +63,9 @@ absl::Status CheckVocabulary(const gguf_context* gguf) {
 }
 
 // Calibrated on SmolLM2, Qwen2.5 and Gemma 3 (tokenizer_test): per token a row with its text, an entry
-// of the map from text and the cached piece; per merge an entry with two texts.
+// of the map from text and the cached piece, and a row of the piece table; per merge an entry with two texts.
 uint64_t VocabularyBytes(const gguf_context* gguf) {
-  constexpr uint64_t kBytesFixed = 1 << 20, kBytesPerToken = 256, kBytesPerMerge = 192;
+  constexpr uint64_t kBytesFixed = 1 << 20, kBytesPerToken = 288, kBytesPerMerge = 192;
   const int64_t tokens = StringArray(gguf, kTokensKey), merges = StringArray(gguf, kMergesKey);
   return kBytesFixed + (tokens < 0 ? 0 : gguf_get_arr_n(gguf, tokens) * kBytesPerToken) +
          (merges < 0 ? 0 : gguf_get_arr_n(gguf, merges) * kBytesPerMerge);
@@ -76,6 +77,8 @@ struct Tokenizer::Impl {
   std::unique_ptr<llama_model, FreeModel> model;
   const llama_vocab* vocab = nullptr;
   Region accounted;
+  mutable std::once_flag pieces_once;
+  mutable std::unique_ptr<const PieceTable> pieces;
 
   // Throws what llama.cpp throws.
   std::vector<TokenId> Encode(std::string_view text, bool add_special, bool parse_special) const;
@@ -169,6 +172,10 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool special) con
 }
 
 uint32_t Tokenizer::vocab_size() const { return static_cast<uint32_t>(llama_vocab_n_tokens(impl_->vocab)); }
+const PieceTable& Tokenizer::pieces() const {
+  std::call_once(impl_->pieces_once, [this] { impl_->pieces = std::make_unique<PieceTable>(*this); });
+  return *impl_->pieces;
+}
 bool Tokenizer::IsEndOfGeneration(TokenId token) const { return llama_vocab_is_eog(impl_->vocab, token.value()); }
 const llama_model* Tokenizer::model() const { return impl_->model.get(); }
 const llama_vocab* Tokenizer::vocab() const { return impl_->vocab; }

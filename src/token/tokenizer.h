@@ -19,6 +19,8 @@ struct llama_vocab;
 
 namespace reprise {
 
+class PieceTable;
+
 class Tokenizer {
  public:
   // What the vocabulary of this file is estimated to take; accounted in the ledger as "tokenizer".
@@ -34,6 +36,8 @@ class Tokenizer {
   std::string Decode(std::span<const TokenId> tokens, bool special) const;
 
   uint32_t vocab_size() const;
+  // For grammars; made by the first call.
+  const PieceTable& pieces() const;
   bool IsEndOfGeneration(TokenId token) const;
   const llama_model* model() const;  // for chat templates and grammars, in this folder only
   const llama_vocab* vocab() const;

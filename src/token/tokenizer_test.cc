@@ -211,7 +211,8 @@ TEST(TokenizerTest, MissingAndDamagedFilesAreErrors) {
   EXPECT_EQ(Tokenizer::EstimateBytes("/nowhere/model.gguf"), 0u);
   const std::string path = testing::TempDir() + "/damaged_" + std::to_string(getpid()) + ".gguf";
   std::string head(100000, '\0');
-  std::ifstream(RealModelOf("smollm2").file, std::ios::binary).read(head.data(), static_cast<std::streamsize>(head.size()));
+  std::ifstream(RealModelOf("smollm2").file, std::ios::binary)
+      .read(head.data(), static_cast<std::streamsize>(head.size()));
   for (const size_t size : {size_t{0}, size_t{3}, size_t{20}, size_t{5000}, head.size()}) {
     std::ofstream(path, std::ios::binary) << head.substr(0, size);
     EXPECT_EQ(Tokenizer::Load(path, ledger).status().code(), absl::StatusCode::kInvalidArgument) << size;
