@@ -1,6 +1,7 @@
 #include "engine/text_engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,13 @@
 
 namespace reprise {
 namespace {
+
+// Draws that the grammar may refuse before all of the vocabulary is held against it.
+constexpr uint32_t kAttemptsMax = 8;
+
+bool Penalizes(const SamplingParameters& sampling) {
+  return sampling.repeat_penalty != 1 || sampling.frequency_penalty != 0 || sampling.presence_penalty != 0;
+}
 
 double Milliseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -47,6 +55,25 @@ TextEngine::~TextEngine() {
   thread_.join();
 }
 
+std::optional<RequestError> TextEngine::CheckBias(const GenerationRequest& request) const {
+  const auto bad = [](std::string message, double limit, double got) {
+    return RequestError{.http_status = 400,
+                        .code = "invalid_value",
+                        .param = "logit_bias",
+                        .message = std::move(message),
+                        .limit = limit,
+                        .got = got};
+  };
+  if (request.logit_bias.size() > kLogitBiasMax)
+    return bad(absl::StrCat("at most ", kLogitBiasMax, " tokens may have a bias"), kLogitBiasMax,
+               static_cast<double>(request.logit_bias.size()));
+  for (const LogitBias& bias : request.logit_bias)
+    if (bias.token.value() < 0 || static_cast<uint32_t>(bias.token.value()) >= executor_.vocab_size())
+      return bad(absl::StrCat("token ", bias.token.value(), " is not in the vocabulary"), executor_.vocab_size() - 1.0,
+                 bias.token.value());
+  return std::nullopt;
+}
+
 std::optional<RequestError> TextEngine::CheckRequest(const GenerationRequest& request) const {
   const auto bad = [&](std::string code, std::string message, double limit, double got) {
     return RequestError{.http_status = 400,
@@ -61,6 +88,7 @@ std::optional<RequestError> TextEngine::CheckRequest(const GenerationRequest& re
     if (token.value() < 0 || static_cast<uint32_t>(token.value()) >= executor_.vocab_size())
       return bad("invalid_value", absl::StrCat("token ", token.value(), " is not in the vocabulary"),
                  executor_.vocab_size() - 1.0, token.value());
+  if (auto error = CheckBias(request)) return error;
   const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1);
   if (tokens > options_.context_max)
     return bad(
@@ -79,6 +107,8 @@ EngineInterface::Submission TextEngine::Submit(GenerationRequest request, Genera
   pending->prompt_n = static_cast<uint32_t>(pending->generation.prompt.size());
   const uint32_t max_tokens = pending->generation.max_tokens;
   pending->tokens_max = max_tokens == 0 ? options_.context_max : pending->prompt_n + max_tokens;
+  if (Penalizes(pending->generation.sampling))
+    pending->seen = SeenTokens(pending->generation.prompt, pending->tokens_max - pending->prompt_n);
 
   SequenceId id;
   {
@@ -95,7 +125,7 @@ EngineInterface::Submission TextEngine::Submit(GenerationRequest request, Genera
                   .message = requests ? "too many requests are waiting" : "too many prompt tokens are waiting",
                   .limit = requests ? double(options_.queue_requests_max) : double(options_.queue_tokens_max),
                   .got = requests ? double(queued_requests_) : double(queued_tokens_ + pending->prompt_n),
-                  .retry_after_s = 1}};
+                  .retry_after_s = RetryAfter(queued_tokens_ + pending->prompt_n)}};
     }
     id = SequenceId(next_id_++);
     ++queued_requests_;
@@ -113,6 +143,14 @@ void TextEngine::Cancel(SequenceId id) {
     commands_.push_back({id, nullptr});
   }
   wake_.notify_one();
+}
+
+// When so many prompt tokens will have been computed, by the speed of late.
+uint32_t TextEngine::RetryAfter(uint64_t tokens) const {
+  constexpr double kMin = 1, kMax = 60;
+  if (prefill_rows_ == 0) return static_cast<uint32_t>(kMin);
+  const double seconds = static_cast<double>(tokens) * prefill_seconds_ / prefill_rows_;
+  return static_cast<uint32_t>(std::clamp(std::ceil(seconds), kMin, kMax));
 }
 
 EngineInterface::Stats TextEngine::stats() const {
@@ -141,6 +179,7 @@ void TextEngine::Drain(uint32_t deadline_ms) {
 
 void TextEngine::Loop() {
   while (TakeCommands()) {
+    ExpireWaiting();
     Step();
     Publish();
   }
@@ -188,6 +227,37 @@ void TextEngine::Begin(SequenceId id, std::unique_ptr<Request> request) {
   requests_changed_ = true;
 }
 
+// The queue is in order of arrival: the first has waited longest.
+void TextEngine::ExpireWaiting() {
+  if (options_.queue_timeout_ms == 0) return;
+  while (const std::optional<SequenceId> id = scheduler_.first_waiting()) {
+    const double waited_ms = Milliseconds(Clock::now() - requests_.at(*id)->submitted);
+    if (waited_ms < options_.queue_timeout_ms) return;
+    uint32_t retry_after_s = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      retry_after_s = RetryAfter(queued_tokens_);
+    }
+    Fail(*id, {.http_status = 429,
+               .code = "queue_full",
+               .message = absl::StrCat("waited ", static_cast<uint64_t>(waited_ms / 1000),
+                                       " s in the queue; the server has more requests than it can serve"),
+               .limit = options_.queue_timeout_ms / 1000.0,
+               .got = waited_ms / 1000,
+               .retry_after_s = retry_after_s});
+  }
+}
+
+void TextEngine::MeasurePrefill(Clock::duration duration) {
+  constexpr double kKept = 0.95;
+  uint32_t rows = 0;
+  for (const Scheduler::StepSlice& slice : scheduler_.step()) rows += slice.prompt ? slice.rows : 0;
+  if (rows == 0) return;
+  const std::lock_guard lock(mutex_);
+  prefill_rows_ = prefill_rows_ * kKept + rows;
+  prefill_seconds_ = prefill_seconds_ * kKept + Milliseconds(duration) / 1000;
+}
+
 void TextEngine::Step() {
   const bool work = scheduler_.Plan();
   for (SequenceId id : scheduler_.refused()) {
@@ -205,8 +275,10 @@ void TextEngine::Step() {
   for (const Scheduler::StepSlice& slice : step)
     if (slice.first) requests_.at(slice.id)->first_slice = Clock::now();
 
+  const Clock::time_point start = Clock::now();
   const absl::StatusOr<std::span<const float>> logits = executor_.Run(scheduler_.batch());
   ++steps_;
+  MeasurePrefill(Clock::now() - start);
   if (!logits.ok()) {
     for (const Scheduler::StepSlice& slice : step)
       Fail(slice.id, {.message = absl::StrCat("the model could not run: ", std::string(logits.status().message()))});
@@ -235,37 +307,81 @@ void TextEngine::Progress(const Scheduler::StepSlice& slice) {
   requests_.at(slice.id)->sink({.prefilled = scheduler_.info(slice.id).prompt_done});
 }
 
+// The next token; nothing: the grammar allows none.
+std::optional<TokenId> TextEngine::Draw(Request& request, std::span<const float> logits) {
+  const GenerationRequest& generation = request.generation;
+  const uint32_t position = request.prompt_n + request.predicted_n;
+  sampler_.Begin(
+      logits, generation.sampling,
+      {.seen = request.seen.tokens(),
+       .bias = generation.logit_bias,
+       .banned = generation.ignore_eos ? std::span<const TokenId>(end_tokens_) : std::span<const TokenId>()});
+  if (!request.grammar) return sampler_.Draw(position, 0);
+  for (uint32_t attempt = 0; attempt < kAttemptsMax; ++attempt) {
+    const std::optional<TokenId> token = sampler_.Draw(position, attempt);
+    if (!token) break;
+    if (request.grammar->Allows(*token)) return token;
+    sampler_.Reject(*token);
+  }
+  if (!sampler_.Restrict([&](std::span<float> left) { request.grammar->Mask(left); })) return std::nullopt;
+  return sampler_.Draw(position, kAttemptsMax);
+}
+
+std::string TextEngine::TextOf(Request& request, TokenId token) {
+  const std::vector<TokenId>& written = request.generation.written_tokens;
+  if (std::find(written.begin(), written.end(), token) == written.end()) return request.text.Append(token);
+  return request.text.AppendBytes(tokenizer_.Piece(token, /*special=*/true));
+}
+
+void TextEngine::TakeFirstTimings(SequenceId id, Request& request) {
+  request.first_token = Clock::now();
+  const Scheduler::SequenceInfo info = scheduler_.info(id);
+  Timings& timings = request.timings;
+  timings.queue_ms = Milliseconds(info.admitted - request.submitted);
+  timings.lookup_ms = Milliseconds(info.lookup);
+  timings.prefill_ms = Milliseconds(request.first_token - request.first_slice);
+  timings.first_token_ms = Milliseconds(request.first_token - request.submitted);
+  timings.prompt_n = request.prompt_n;
+  timings.cached_pool = info.cached_tokens;
+  timings.computed_n = request.prompt_n - info.cached_tokens;
+}
+
+// No token may come: the reply is complete if the grammar may end here, and cannot be completed otherwise.
+void TextEngine::EndByGrammar(SequenceId id) {
+  Request& request = *requests_.at(id);
+  if (!request.grammar->MayEnd()) {
+    Fail(id, {.message = "the grammar allows no token of this model's vocabulary here, or is too ambiguous"});
+    return;
+  }
+  scheduler_.Finish(id);
+  End(id, {.text = request.text.Flush(), .finish = FinishReason::kStop});
+}
+
 // Draws the next token of a sequence and decides whether it goes on.
 void TextEngine::Sample(SequenceId id, std::span<const float> logits) {
   Request& request = *requests_.at(id);
   const GenerationRequest& generation = request.generation;
   const uint32_t position = request.prompt_n + request.predicted_n;
-  const TokenId token =
-      sampler_.Sample(logits, generation.sampling, position,
-                      generation.ignore_eos ? std::span<const TokenId>(end_tokens_) : std::span<const TokenId>());
+  const std::optional<TokenId> drawn = Draw(request, logits);
+  if (!drawn) {
+    EndByGrammar(id);
+    return;
+  }
+  const TokenId token = *drawn;
   GenerationEvent event;
   GeneratedToken generated{.token = token};
   if (generation.logprobs)
     generated.logprob = sampler_.Logprobs(logits, token, *generation.logprobs, generated.top).logprob;
 
-  if (request.predicted_n++ == 0) {
-    request.first_token = Clock::now();
-    const Scheduler::SequenceInfo info = scheduler_.info(id);
-    Timings& timings = request.timings;
-    timings.queue_ms = Milliseconds(info.admitted - request.submitted);
-    timings.lookup_ms = Milliseconds(info.lookup);
-    timings.prefill_ms = Milliseconds(request.first_token - request.first_slice);
-    timings.first_token_ms = Milliseconds(request.first_token - request.submitted);
-    timings.prompt_n = request.prompt_n;
-    timings.cached_pool = info.cached_tokens;
-    timings.computed_n = request.prompt_n - info.cached_tokens;
-  }
+  if (request.predicted_n++ == 0) TakeFirstTimings(id, request);
   ++tokens_generated_;
 
   const bool end_of_generation = !generation.ignore_eos && tokenizer_.IsEndOfGeneration(token);
-  if (!end_of_generation) event.text = request.text.Append(token);
+  if (!end_of_generation) event.text = TextOf(request, token);
+  if (Penalizes(generation.sampling)) request.seen.Add(token);
+  if (request.grammar) request.grammar->Accept(token);
   event.tokens.push_back(std::move(generated));
-  if (end_of_generation || request.text.stopped()) {
+  if (end_of_generation || request.text.stopped() || (request.grammar && request.grammar->MustEnd())) {
     event.finish = FinishReason::kStop;
   } else if (position + 1 >= request.tokens_max) {
     event.finish = FinishReason::kLength;

@@ -11,6 +11,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -51,10 +53,14 @@ class TextEngine : public EngineInterface {
   // A request from submission to its last event; on the engine thread only, once taken from the queue.
   struct Request {
     Request(GenerationRequest r, GenerationSink s, const Tokenizer& tokenizer)
-        : generation(std::move(r)), sink(std::move(s)), text(tokenizer, generation.stop) {}
+        : generation(std::move(r)), sink(std::move(s)), text(tokenizer, generation.stop) {
+      if (generation.grammar != nullptr) grammar.emplace(generation.grammar);
+    }
     GenerationRequest generation;
     GenerationSink sink;
     TextStream text;
+    std::optional<GrammarState> grammar;
+    SeenTokens seen;  // with a penalty
     uint32_t prompt_n = 0;
     uint32_t tokens_max = 0;
     uint32_t predicted_n = 0;
@@ -70,12 +76,20 @@ class TextEngine : public EngineInterface {
   };
 
   std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
+  std::optional<RequestError> CheckBias(const GenerationRequest& request) const;
   void Loop();
   bool TakeCommands();  // false: stop
   void Begin(SequenceId id, std::unique_ptr<Request> request);
   void Step();
   void Progress(const Scheduler::StepSlice& slice);
+  void ExpireWaiting();
+  void MeasurePrefill(Clock::duration duration);
+  uint32_t RetryAfter(uint64_t tokens) const;  // REQUIRES: mutex_ is held
   void Sample(SequenceId id, std::span<const float> logits);
+  std::optional<TokenId> Draw(Request& request, std::span<const float> logits);
+  std::string TextOf(Request& request, TokenId token);
+  void TakeFirstTimings(SequenceId id, Request& request);
+  void EndByGrammar(SequenceId id);
   void Fail(SequenceId id, RequestError error);
   void End(SequenceId id, GenerationEvent event);
   void Publish();
@@ -103,6 +117,9 @@ class TextEngine : public EngineInterface {
   bool stop_ = false;              // guarded by mutex_
   bool stopped_ = false;           // the thread's work is done; guarded by mutex_
   uint64_t next_id_ = 1;           // guarded by mutex_
+  // Prompt rows of late steps and the time those took, each step counting for less with every one that follows.
+  double prefill_rows_ = 0;        // guarded by mutex_
+  double prefill_seconds_ = 0;     // guarded by mutex_
   Stats stats_;                    // guarded by mutex_
   KvCache::Stats cache_stats_;     // guarded by mutex_
   uint64_t steps_ = 0;             // engine thread

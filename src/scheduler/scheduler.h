@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,7 +33,8 @@ struct SchedulerOptions {
   uint32_t shared_rows_max = 0;  // of which slices may take this much while others decode: bounds their gap
   uint32_t context_max = 0;      // tokens of a sequence
   uint32_t queue_requests_max = 0;
-  uint64_t queue_tokens_max = 0;  // prompt tokens of waiting sequences
+  uint64_t queue_tokens_max = 0;        // prompt tokens of waiting sequences
+  uint32_t queue_timeout_ms = 120'000;  // longer in the queue: refused; 0: never
 };
 
 struct SequenceRequest {
@@ -91,6 +93,10 @@ class Scheduler {
   // REQUIRES: `id` is running.
   SequenceInfo info(SequenceId id) const;
 
+  // The sequence that has waited longest.
+  std::optional<SequenceId> first_waiting() const {
+    return waiting_.empty() ? std::nullopt : std::optional(waiting_.front()->request.id);
+  }
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   uint64_t waiting_tokens() const { return waiting_tokens_; }
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }

@@ -218,6 +218,7 @@ GrammarState::GrammarState(GrammarState&&) noexcept = default;
 GrammarState::~GrammarState() = default;
 
 bool GrammarState::Allows(TokenId token) {
+  if (static_cast<uint32_t>(token.value()) >= impl_->compiled.pieces->vocab_size()) return false;
   if (impl_->compiled.pieces->is_end(token)) return MayEnd();
   return !impl_->After(token).dead();
 }
@@ -225,11 +226,12 @@ bool GrammarState::Allows(TokenId token) {
 void GrammarState::Mask(std::span<float> logits) {
   const PieceTable& pieces = *impl_->compiled.pieces;
   const bool by_text = !impl_->waiting && !impl_->compiled.rules->has_tokens;
+  CHECK_GE(logits.size(), pieces.vocab_size());
   if (by_text) impl_->MaskText(logits);
-  for (size_t id = 0; id < logits.size(); ++id) {
+  for (uint32_t id = 0; id < logits.size(); ++id) {
     const TokenId token(static_cast<int32_t>(id));
-    if (logits[id] == kNegativeInfinity || (by_text && !pieces.is_control(token) && !pieces.piece(token).empty()))
-      continue;
+    if (logits[id] == kNegativeInfinity) continue;
+    if (by_text && id < pieces.vocab_size() && !pieces.is_control(token) && !pieces.piece(token).empty()) continue;
     if (!Allows(token)) logits[id] = kNegativeInfinity;
   }
 }

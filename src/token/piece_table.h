@@ -19,6 +19,7 @@ class PieceTable {
   // About 16 bytes and the piece for each token. Takes some 100 ms for 262,144 tokens.
   explicit PieceTable(const Tokenizer& tokenizer);
 
+  uint32_t vocab_size() const { return static_cast<uint32_t>(begin_.size() - 1); }
   // Control tokens too; empty where a token has no text.
   std::string_view piece(TokenId token) const {
     const uint32_t id = static_cast<uint32_t>(token.value());

@@ -123,10 +123,21 @@ struct Sampler::Impl {
   // their mass has reached `mass`; all of them if neither happens. `reached`: the mass kept.
   uint64_t KeepTop(uint64_t count, double mass, float max, double& reached);
   // The filters top_k and top_p as one threshold. REQUIRES: weights at temperature 1.
-  uint64_t Threshold(const SamplingParameters& parameters, float max);
-  TokenId Draw(double uniform);
+  uint64_t Threshold(float max);
+  // scratch.logits with the request's changes.
+  void Change();
+  // scratch.weights and sums of scratch.logits, by the filters and the temperature.
+  void WeighKept();
+  std::span<const float> Chunk(size_t chunk) const;
+  void SumChunks();
+  std::optional<TokenId> Draw(double uniform);
+  std::optional<TokenId> Best() const;
 
   Layout scratch;
+  // Of the latest Begin.
+  std::span<const float> logits;
+  SamplingParameters parameters;
+  LogitChanges changes;
 };
 
 std::span<const uint64_t> Sampler::Impl::KeysOf(uint32_t bucket, float max) {
@@ -160,7 +171,7 @@ uint64_t Sampler::Impl::KeepTop(uint64_t count, double mass, float max, double& 
   return 0;
 }
 
-uint64_t Sampler::Impl::Threshold(const SamplingParameters& parameters, float max) {
+uint64_t Sampler::Impl::Threshold(float max) {
   std::fill(scratch.buckets.begin(), scratch.buckets.end(), Bucket{});
   for (size_t id = 0; id < scratch.logits.size(); ++id) {
     Bucket& bucket = scratch.buckets[BucketOf(scratch.logits[id], max)];
@@ -176,13 +187,60 @@ uint64_t Sampler::Impl::Threshold(const SamplingParameters& parameters, float ma
   return std::max(by_count, KeepTop(count, parameters.top_p * mass, max, reached));
 }
 
-TokenId Sampler::Impl::Draw(double uniform) {
+void Sampler::Impl::Change() {
+  std::copy(logits.begin(), logits.end(), scratch.logits.begin());
+  for (const SeenToken& seen : changes.seen) {
+    float& logit = scratch.logits[seen.token.value()];
+    logit = logit > 0 ? logit / parameters.repeat_penalty : logit * parameters.repeat_penalty;
+    if (seen.in_reply > 0)
+      logit -= parameters.frequency_penalty * static_cast<float>(seen.in_reply) + parameters.presence_penalty;
+    constexpr float kFinite = 1e38f;  // whatever the penalty: an infinite logit would be drawn, or nothing
+    logit = std::clamp(logit, -kFinite, kFinite);
+  }
+  for (const LogitBias& bias : changes.bias) scratch.logits[bias.token.value()] += bias.bias;
+  for (const TokenId token : changes.banned) scratch.logits[token.value()] = kNegativeInfinity;
+}
+
+// REQUIRES: a logit above -infinity.
+void Sampler::Impl::WeighKept() {
+  const float max = Max(scratch.logits);
+  CHECK_GT(max, kNegativeInfinity);
+  const bool by_rank = parameters.top_k != 0 || parameters.top_p < 1;
+  if (!by_rank && parameters.min_p == 0) {
+    Weigh(scratch.logits, max, parameters.temperature, scratch.weights);
+  } else {
+    Weigh(scratch.logits, max, 1.0f, scratch.weights);
+    const uint64_t threshold = by_rank ? Threshold(max) : 0;
+    for (uint32_t id = 0; id < scratch.logits.size(); ++id) {  // few are left, and weighed once more
+      const float logit = scratch.logits[id];
+      float& weight = scratch.weights[id];
+      const bool kept = Key(logit, id) >= threshold && weight >= parameters.min_p;
+      weight = kept ? ExpNegative((logit - max) / parameters.temperature) : 0;
+    }
+  }
+  SumChunks();
+}
+
+std::span<const float> Sampler::Impl::Chunk(size_t chunk) const {
   const std::span<const float> weights = scratch.weights;
-  const auto chunk_of = [&](size_t chunk) {
-    return weights.subspan(chunk * kChunk, std::min<size_t>(kChunk, weights.size() - chunk * kChunk));
-  };
+  return weights.subspan(chunk * kChunk, std::min<size_t>(kChunk, weights.size() - chunk * kChunk));
+}
+
+void Sampler::Impl::SumChunks() {
+  for (size_t chunk = 0; chunk < scratch.sums.size(); ++chunk) scratch.sums[chunk] = Sum(Chunk(chunk));
+}
+
+std::optional<TokenId> Sampler::Impl::Best() const {
+  const float max = Max(scratch.logits);
+  if (max == kNegativeInfinity) return std::nullopt;
+  return TokenId(
+      static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), max) - scratch.logits.begin()));
+}
+
+std::optional<TokenId> Sampler::Impl::Draw(double uniform) {
   double total = 0;
-  for (size_t chunk = 0; chunk < scratch.sums.size(); ++chunk) total += scratch.sums[chunk] = Sum(chunk_of(chunk));
+  for (const double sum : scratch.sums) total += sum;
+  if (total == 0) return std::nullopt;
   const double target = uniform * total;
   double below = 0;
   size_t last = 0;  // the last token with any weight: where rounding at the end of a sum leads
@@ -190,7 +248,7 @@ TokenId Sampler::Impl::Draw(double uniform) {
     if (scratch.sums[chunk] == 0) continue;
     const bool here = below + scratch.sums[chunk] > target;
     double sum = below;
-    for (size_t i = 0; const float weight : chunk_of(chunk)) {
+    for (size_t i = 0; const float weight : Chunk(chunk)) {
       sum += weight;
       if (weight > 0) last = chunk * kChunk + i;
       if (here && weight > 0 && sum > target) return TokenId(static_cast<int32_t>(last));
@@ -212,34 +270,58 @@ Sampler::Sampler(uint32_t vocab_size, std::span<std::byte> memory) {
 
 Sampler::~Sampler() = default;
 
-TokenId Sampler::Sample(std::span<const float> logits, const SamplingParameters& parameters, uint64_t position,
-                        std::span<const TokenId> banned) {
-  Layout& scratch = impl_->scratch;
-  CHECK_EQ(logits.size(), scratch.logits.size());
+void Sampler::Begin(std::span<const float> logits, const SamplingParameters& parameters, const LogitChanges& changes) {
+  CHECK_EQ(logits.size(), impl_->scratch.logits.size());
   CHECK(parameters.temperature >= 0 && parameters.top_p > 0 && parameters.min_p >= 0 && parameters.min_p <= 1);
-  std::copy(logits.begin(), logits.end(), scratch.logits.begin());
-  for (const TokenId token : banned) scratch.logits[token.value()] = kNegativeInfinity;
-  const float max = Max(scratch.logits);
-  CHECK_GT(max, kNegativeInfinity);
-  if (parameters.temperature == 0) {
-    return TokenId(
-        static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), max) - scratch.logits.begin()));
-  }
+  CHECK(parameters.repeat_penalty > 0);
+  impl_->logits = logits;
+  impl_->parameters = parameters;
+  impl_->changes = changes;
+  impl_->Change();
+  if (parameters.temperature > 0) impl_->WeighKept();
+}
 
-  const bool by_rank = parameters.top_k != 0 || parameters.top_p < 1;
-  if (!by_rank && parameters.min_p == 0) {
-    Weigh(scratch.logits, max, parameters.temperature, scratch.weights);
-  } else {
-    Weigh(scratch.logits, max, 1.0f, scratch.weights);
-    const uint64_t threshold = by_rank ? impl_->Threshold(parameters, max) : 0;
-    for (uint32_t id = 0; id < logits.size(); ++id) {  // few are left, and weighed once more
-      const float logit = scratch.logits[id];
-      float& weight = scratch.weights[id];
-      const bool kept = Key(logit, id) >= threshold && weight >= parameters.min_p;
-      weight = kept ? ExpNegative((logit - max) / parameters.temperature) : 0;
+std::optional<TokenId> Sampler::Draw(uint64_t position, uint32_t attempt) {
+  if (impl_->parameters.temperature == 0) return impl_->Best();
+  return impl_->Draw(UniformAt(impl_->parameters.seed, position, attempt));
+}
+
+void Sampler::Reject(TokenId token) {
+  impl_->scratch.logits[token.value()] = kNegativeInfinity;
+  if (impl_->parameters.temperature == 0) return;
+  impl_->scratch.weights[token.value()] = 0;
+  const size_t chunk = static_cast<size_t>(token.value()) / kChunk;
+  impl_->scratch.sums[chunk] = Sum(impl_->Chunk(chunk));
+}
+
+bool Sampler::Restrict(const std::function<void(std::span<float>)>& mask) {
+  Layout& scratch = impl_->scratch;
+  const bool greedy = impl_->parameters.temperature == 0;
+  if (!greedy) {
+    for (size_t id = 0; id < scratch.logits.size(); ++id)
+      if (scratch.weights[id] == 0) scratch.logits[id] = kNegativeInfinity;
+    mask(scratch.logits);
+    bool left = false;
+    for (size_t id = 0; id < scratch.logits.size(); ++id) {
+      if (scratch.logits[id] == kNegativeInfinity) scratch.weights[id] = 0;
+      left = left || scratch.weights[id] > 0;
     }
+    impl_->SumChunks();
+    if (left) return true;
   }
-  return impl_->Draw(UniformAt(parameters.seed, position));
+  impl_->Change();
+  mask(scratch.logits);
+  if (!impl_->Best()) return false;
+  if (!greedy) impl_->WeighKept();
+  return true;
+}
+
+TokenId Sampler::Sample(std::span<const float> logits, const SamplingParameters& parameters, uint64_t position,
+                        const LogitChanges& changes) {
+  Begin(logits, parameters, changes);
+  const std::optional<TokenId> token = Draw(position, 0);
+  CHECK(token.has_value());
+  return *token;
 }
 
 TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, uint32_t top,
@@ -274,8 +356,27 @@ TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, uin
   return {token, logprob(static_cast<uint32_t>(token.value()))};
 }
 
-double UniformAt(uint64_t seed, uint64_t position) {
-  const auto words = Philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
+SeenTokens::SeenTokens(std::span<const TokenId> prompt, uint32_t reply_tokens_max) {
+  std::vector<TokenId> ids(prompt.begin(), prompt.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  tokens_.reserve(ids.size() + reply_tokens_max);
+  for (const TokenId token : ids) tokens_.push_back({token});
+}
+
+void SeenTokens::Add(TokenId token) {
+  const auto at = std::lower_bound(tokens_.begin(), tokens_.end(), token,
+                                   [](const SeenToken& seen, TokenId id) { return seen.token < id; });
+  if (at != tokens_.end() && at->token == token) {
+    ++at->in_reply;
+    return;
+  }
+  CHECK_LT(tokens_.size(), tokens_.capacity());
+  tokens_.insert(at, {token, 1});
+}
+
+double UniformAt(uint64_t seed, uint64_t position, uint32_t attempt) {
+  const auto words = Philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), attempt, 0},
                                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return static_cast<double>((uint64_t{words[1]} << 32 | words[0]) >> 11) * 0x1p-53;
 }

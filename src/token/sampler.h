@@ -14,7 +14,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,7 +32,7 @@ struct SamplingParameters {
   uint64_t seed = 0;
   // Taken off the logits of tokens that were seen, before all else. vLLM's definitions: repeat divides
   // positive and multiplies negative logits of tokens in prompt and reply; frequency (per occurrence) and
-  // presence (once) count the reply alone.
+  // presence (once) count the reply alone. Log-probabilities that are reported stay the model's own.
   float repeat_penalty = 1.0f;     // above 0; 1: off
   float frequency_penalty = 0.0f;  // [-2, 2]
   float presence_penalty = 0.0f;   // [-2, 2]
@@ -39,6 +41,32 @@ struct SamplingParameters {
 struct LogitBias {
   TokenId token;
   float bias = 0;  // [-100, 100], added to the logit; -100 bans, 100 forces, as OpenAI's clients expect
+};
+
+// How often a token of prompt and reply was seen.
+struct SeenToken {
+  TokenId token;
+  uint32_t in_reply = 0;  // 0: in the prompt alone
+};
+
+// The tokens of prompt and reply, for penalties, in order of ids. Allocates when it is made, not afterwards.
+class SeenTokens {
+ public:
+  SeenTokens() = default;
+  SeenTokens(std::span<const TokenId> prompt, uint32_t reply_tokens_max);
+  // One more of the reply. O(size) at worst: a move within one array.
+  void Add(TokenId token);
+  std::span<const SeenToken> tokens() const { return tokens_; }
+
+ private:
+  std::vector<SeenToken> tokens_;
+};
+
+// What a request changes of the model's logits, in this order: penalties by the seen tokens, biases, bans.
+struct LogitChanges {
+  std::span<const SeenToken> seen;  // each token once
+  std::span<const LogitBias> bias;
+  std::span<const TokenId> banned;  // may not be drawn; not all of them
 };
 
 struct TokenLogprob {
@@ -53,10 +81,21 @@ class Sampler {
   ~Sampler();
 
   // Draws the token for `position` (its index in the sequence). Greedy takes the first of equals.
-  // `banned`: tokens that may not be drawn; not all of them. `logits`: [vocab_size], finite.
-  // Allocates nothing.
+  // `logits`: [vocab_size], finite. Allocates nothing.
   TokenId Sample(std::span<const float> logits, const SamplingParameters& parameters, uint64_t position,
-                 std::span<const TokenId> banned);
+                 const LogitChanges& changes = {});
+
+  // The same in steps, for replies that have to follow a grammar: Begin, then Draw and, if the token may not come,
+  // Reject, at each attempt another uniform number of (seed, position, attempt). That gives what masking all of the
+  // vocabulary first would: the filters keep some tokens, and among those that the grammar allows the draw goes by
+  // their weights. Only if it allows none of them do the filters look at the masked distribution instead.
+  // The arguments must stay valid until the next Begin.
+  void Begin(std::span<const float> logits, const SamplingParameters& parameters, const LogitChanges& changes);
+  // Nothing: all that the filters kept was rejected, or has no weight beside what was.
+  std::optional<TokenId> Draw(uint64_t position, uint32_t attempt);
+  void Reject(TokenId token);
+  // `mask` sets the logits of what may not come to -infinity. False: nothing may.
+  bool Restrict(const std::function<void(std::span<float>)>& mask);
 
   // The log-probability of `token`; in `out` those of the `top` most likely ones, most likely first.
   // Allocates only where `out` has less capacity than `top`.
@@ -67,7 +106,7 @@ class Sampler {
   std::unique_ptr<Impl> impl_;
 };
 
-// Uniform in [0, 1), 53 bits, of (seed, position).
-double UniformAt(uint64_t seed, uint64_t position);
+// Uniform in [0, 1), 53 bits, of (seed, position, attempt).
+double UniformAt(uint64_t seed, uint64_t position, uint32_t attempt = 0);
 
 }  // namespace reprise

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "base/ledger.h"
@@ -25,7 +26,7 @@ struct OwnedSampler {
         sampler(vocab_size, region.bytes()) {}
   TokenId Sample(const std::vector<float>& logits, const SamplingParameters& parameters, uint64_t position,
                  std::vector<TokenId> banned = {}) {
-    return sampler.Sample(logits, parameters, position, banned);
+    return sampler.Sample(logits, parameters, position, {.banned = banned});
   }
   Ledger ledger;
   Region region;
@@ -182,6 +183,131 @@ TEST(SamplerTest, ExtremeLogitsAreDrawnCorrectly) {
     EXPECT_EQ(s.Sample({-3e38f, 3e38f, 0, -3e38f}, {}, position), TokenId(1));
     EXPECT_EQ(s.Sample({0, 1e-3f, 0, 0}, {.temperature = 1e-38f}, position), TokenId(1));
   }
+}
+
+// Draws by rejection, and at the latest after `attempts` of them with a mask.
+std::optional<TokenId> DrawAllowed(Sampler& sampler, const std::vector<float>& logits, const SamplingParameters& p,
+                                   uint64_t position, const std::vector<bool>& allowed, uint32_t attempts) {
+  sampler.Begin(logits, p, {});
+  for (uint32_t attempt = 0; attempt < attempts; ++attempt) {
+    const auto token = sampler.Draw(position, attempt);
+    if (!token) break;
+    if (allowed[token->value()]) return token;
+    sampler.Reject(*token);
+  }
+  const auto mask = [&](std::span<float> values) {
+    for (size_t id = 0; id < values.size(); ++id)
+      if (!allowed[id]) values[id] = -std::numeric_limits<float>::infinity();
+  };
+  if (!sampler.Restrict(mask)) return std::nullopt;
+  return sampler.Draw(position, attempts);
+}
+
+TEST(SamplerTest, RejectionGivesTheMaskedDistribution) {
+  struct Case {
+    SamplingParameters p;
+    uint32_t every;     // which tokens are allowed
+    uint32_t attempts;  // before the mask
+  };
+  const Case cases[] = {{{}, 3, 8},
+                        {{}, 3, 0},
+                        {{}, 50, 8},
+                        {{.temperature = 0.7f, .top_k = 30}, 3, 8},
+                        {{.temperature = 0.7f, .top_k = 30}, 3, 0},
+                        {{.top_p = 0.9f, .min_p = 0.01f}, 4, 3},
+                        {{.top_k = 2}, 100, 8}};  // the filters keep nothing that is allowed
+  const auto logits = RandomLogits(400, 21, 2);
+  for (const Case& c : cases) {
+    OwnedSampler s(400);
+    std::vector<bool> allowed(400);
+    std::vector<float> masked = logits;
+    for (size_t id = 0; id < 400; ++id) allowed[id] = id % c.every == 1;
+    std::map<int, double> expected = NaiveDistribution(logits, c.p);
+    std::erase_if(expected, [&](const auto& entry) { return !allowed[entry.first]; });
+    if (expected.empty()) {
+      for (size_t id = 0; id < 400; ++id)
+        if (!allowed[id]) masked[id] = -1e30f;
+      expected = NaiveDistribution(masked, c.p);
+    }
+    double total = 0;
+    for (const auto& [id, probability] : expected) total += probability;
+    constexpr int kDraws = 6000;
+    std::map<int, int> count;
+    for (uint64_t position = 0; position < kDraws; ++position) {
+      const auto token = DrawAllowed(s.sampler, logits, c.p, position, allowed, c.attempts);
+      ASSERT_TRUE(token);
+      ASSERT_TRUE(expected.contains(token->value())) << token->value();
+      ++count[token->value()];
+    }
+    double chi2 = 0;
+    int degrees = -1;
+    for (const auto& [id, probability] : expected) {
+      const double mean = probability / total * kDraws;
+      if (mean < 5) continue;
+      chi2 += (count[id] - mean) * (count[id] - mean) / mean;
+      ++degrees;
+    }
+    EXPECT_LT(chi2, degrees + 4 * std::sqrt(2.0 * std::max(degrees, 1)) + 8) << c.every << " " << c.attempts;
+  }
+}
+
+TEST(SamplerTest, GreedyTakesTheBestThatIsAllowed) {
+  OwnedSampler s(300);
+  const auto logits = RandomLogits(300, 4, 1);
+  for (const uint32_t attempts : {0u, 8u, 300u}) {
+    std::vector<bool> allowed(300);
+    EXPECT_EQ(DrawAllowed(s.sampler, logits, {.temperature = 0}, 0, allowed, attempts), std::nullopt);
+    EXPECT_EQ(DrawAllowed(s.sampler, logits, {}, 0, allowed, attempts), std::nullopt);
+    int best = -1;
+    for (int id = 7; id < 300; id += 40) {
+      allowed[id] = true;
+      if (best < 0 || logits[id] > logits[best]) best = id;
+    }
+    EXPECT_EQ(DrawAllowed(s.sampler, logits, {.temperature = 0}, 0, allowed, attempts), TokenId(best));
+  }
+}
+
+TEST(SamplerTest, AttemptsDrawOtherNumbers) {
+  EXPECT_EQ(UniformAt(7, 1), UniformAt(7, 1, 0));
+  EXPECT_NE(UniformAt(7, 1, 0), UniformAt(7, 1, 1));
+  EXPECT_NE(UniformAt(7, 1, 1), UniformAt(7, 2, 1));
+}
+
+// vLLM's definitions, with a map.
+TEST(SamplerTest, PenaltiesAndBiasesChangeTheLogitsAsDefined) {
+  constexpr uint32_t kVocab = 50;
+  std::mt19937 random(3);
+  const auto token = [&] { return TokenId(static_cast<int32_t>(random() % kVocab)); };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<TokenId> prompt, reply;
+    for (int i = 0; i < 20; ++i) prompt.push_back(token());
+    for (int i = 0; i < 30; ++i) reply.push_back(token());
+    SamplingParameters p{.temperature = 0};
+    p.repeat_penalty = 0.5f + 0.1f * static_cast<float>(random() % 15);
+    p.frequency_penalty = -2 + 0.1f * static_cast<float>(random() % 41);
+    p.presence_penalty = -2 + 0.1f * static_cast<float>(random() % 41);
+    const std::vector<LogitBias> bias = {{TokenId(3), 1.5f}, {TokenId(9), -100}};
+    const auto logits = RandomLogits(kVocab, round, 3);
+
+    std::vector<float> expected = logits;
+    for (int id = 0; id < int{kVocab}; ++id) {
+      const auto in_prompt = std::count(prompt.begin(), prompt.end(), TokenId(id));
+      const auto in_reply = std::count(reply.begin(), reply.end(), TokenId(id));
+      if (in_prompt + in_reply > 0) expected[id] *= expected[id] > 0 ? 1 / p.repeat_penalty : p.repeat_penalty;
+      expected[id] -= p.frequency_penalty * static_cast<float>(in_reply) + (in_reply > 0 ? p.presence_penalty : 0);
+    }
+    for (const LogitBias& b : bias) expected[b.token.value()] += b.bias;
+
+    SeenTokens seen(prompt, 30);
+    for (const TokenId id : reply) seen.Add(id);
+    OwnedSampler s(kVocab);
+    const int drawn = s.sampler.Sample(logits, p, 0, {.seen = seen.tokens(), .bias = bias}).value();
+    EXPECT_NEAR(expected[drawn], *std::max_element(expected.begin(), expected.end()), 1e-4);
+  }
+  OwnedSampler s(2);  // no penalty makes a logit infinite
+  const std::vector<SeenToken> seen = {{TokenId(0), 1}};
+  EXPECT_EQ(s.sampler.Sample(std::vector<float>{-9, -8}, {.repeat_penalty = 1e38f}, 0, {.seen = seen}), TokenId(1));
+  EXPECT_EQ(s.sampler.Sample(std::vector<float>{9, 8}, {.repeat_penalty = 1e-38f}, 0, {.seen = seen}), TokenId(0));
 }
 
 TEST(SamplerTest, LogprobsAreNormalisedAndSorted) {
