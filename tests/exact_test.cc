@@ -32,6 +32,7 @@ std::vector<ModelFileCase> Files() {
   files.push_back({"SmolLm2Q8_0", SmallModels()[0], LLAMA_FTYPE_MOSTLY_Q8_0});
   files.push_back({"SmolLm2F16", SmallModels()[0], LLAMA_FTYPE_MOSTLY_F16});
   files.push_back({"SmolLm2Bf16", SmallModels()[0], LLAMA_FTYPE_MOSTLY_BF16});
+  if (Long()) files.push_back({"Qwen2Large", LargeModel()});
   return files;
 }
 

@@ -19,4 +19,10 @@ inline const std::vector<std::string>& SmallModels() {
   return models;
 }
 
+// Minutes for every test: only in the long run.
+inline const std::string& LargeModel() {
+  static const std::string model = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf";
+  return model;
+}
+
 }  // namespace reprise

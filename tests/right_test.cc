@@ -20,7 +20,7 @@ bool Long() { return std::getenv("REPRISE_LONG") != nullptr; }
 // The 1.5B model takes minutes: with all the others only in the long run.
 std::vector<std::string> Models() {
   std::vector<std::string> models = SmallModels();
-  if (Long()) models.push_back("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf");
+  if (Long()) models.push_back(LargeModel());
   return models;
 }
 

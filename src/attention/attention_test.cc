@@ -17,29 +17,10 @@
 #include "attention/attention_reference.h"
 #include "kernel/half.h"
 #include "tests/allocation_counter.h"
+#include "tests/kernel_inputs.h"
 
 namespace reprise {
 namespace {
-
-std::vector<Isa> Isas() {
-  std::vector<Isa> out;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
-    if (Supported(isa)) out.push_back(isa);
-  }
-  return out;
-}
-
-std::vector<float> Gauss(size_t count, float scale, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> out(count);
-  for (float& value : out) value = normal(random);
-  return out;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 struct Model {
   uint32_t query_heads = 4;

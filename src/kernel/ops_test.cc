@@ -5,42 +5,21 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "kernel/half.h"
 #include "kernel/lanes_portable.h"
 #include "kernel/ops_rows.h"
+#include "tests/kernel_inputs.h"
 
 namespace reprise {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<Isa> Isas() {
-  std::vector<Isa> out;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
-    if (Supported(isa)) out.push_back(isa);
-  }
-  return out;
-}
-
-std::vector<float> Gauss(size_t count, float scale, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> out(count);
-  for (float& value : out) value = normal(random);
-  return out;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // Distance from the double result in units in the last place of float.
 double UlpError(float got, double expected) {
