@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "llama.h"
+#include "token/json_schema.h"
 #include "token/library_log.h"
 #include "token/reply_format.h"
 
@@ -36,6 +37,22 @@ common_chat_tool_choice ToCommon(ToolChoice choice) {
   return COMMON_CHAT_TOOL_CHOICE_AUTO;
 }
 
+constexpr char kAnyObject[] = R"({"type": "object"})";
+
+// Whether the parser makes content of all text, as far as a text shows that has what parsers look for.
+bool IsPlain(const common_chat_parser_params& parser) {
+  const std::string text = " \n<think>\n{\"name\": 1}</think> [x]\n```json\n<tool_call>\n\n ";
+  try {
+    for (const bool partial : {true, false}) {
+      const common_chat_msg message = common_chat_parse(text, partial, parser);
+      if (message.content != text || !message.reasoning_content.empty() || !message.tool_calls.empty()) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // A last message of the assistant is one to go on with, as llama.cpp's server has it.
 absl::Status ContinueLastMessage(const std::vector<ChatMessage>& messages, common_chat_templates_inputs& inputs) {
   if (messages.empty() || messages.back().role != "assistant") return absl::OkStatus();
@@ -61,6 +78,9 @@ struct ChatTemplate::Impl {
   absl::StatusOr<common_chat_templates_inputs> Inputs(const ChatRequest& request) const;
   absl::StatusOr<std::shared_ptr<const Grammar>> GrammarOf(const common_chat_params& params,
                                                            const std::vector<TokenId>& written_tokens) const;
+  absl::StatusOr<std::shared_ptr<const ReplyFormat>> FormatOf(const common_chat_params& params,
+                                                              const common_chat_templates_inputs& inputs) const;
+  absl::StatusOr<common_chat_params> Apply(const common_chat_templates_inputs& inputs) const;
   // The token that `text` is, if it is one.
   std::optional<TokenId> SpecialToken(const std::string& text) const;
 };
@@ -74,7 +94,14 @@ std::optional<TokenId> ChatTemplate::Impl::SpecialToken(const std::string& text)
 absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const ChatRequest& request) const {
   common_chat_templates_inputs inputs;
   for (const ChatMessage& message : request.messages) inputs.messages.push_back(ToCommon(message));
-  for (const ChatTool& tool : request.tools) inputs.tools.push_back({tool.name, tool.description, tool.parameters});
+  for (const ChatTool& tool : request.tools) {
+    if (!tool.parameters.empty())
+      if (absl::Status status =
+              CheckSchemaSize(tool.parameters, absl::StrCat("the schema of tool \"", tool.name, "\""));
+          !status.ok())
+        return status;
+    inputs.tools.push_back({tool.name, tool.description, tool.parameters});
+  }
   inputs.tool_choice = ToCommon(request.tool_choice);
   inputs.parallel_tool_calls = request.parallel_tool_calls && parallel_tool_calls;
   inputs.json_schema = request.json_schema;
@@ -125,6 +152,24 @@ absl::StatusOr<std::shared_ptr<const Grammar>> ChatTemplate::Impl::GrammarOf(
                             .written_tokens = written_tokens});
 }
 
+absl::StatusOr<std::shared_ptr<const ReplyFormat>> ChatTemplate::Impl::FormatOf(
+    const common_chat_params& params, const common_chat_templates_inputs& inputs) const {
+  auto format = std::make_shared<ReplyFormat>();
+  format->parser = common_chat_parser_params(params);
+  format->parser.reasoning_format = inputs.reasoning_format;
+  format->parser.parse_tool_calls = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+  format->parser.is_continuation = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+  try {
+    if (!params.parser.empty()) format->parser.parser.load(params.parser);
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the template's reply parser cannot be read: ", error.what()));
+  }
+  format->plain =
+      params.parser.empty() || (inputs.tools.empty() && inputs.json_schema.empty() && !params.supports_thinking &&
+                                !format->parser.is_continuation && IsPlain(format->parser));
+  return format;
+}
+
 ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 ChatTemplate::~ChatTemplate() = default;
 
@@ -159,36 +204,52 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const Tokenizer
   return result;
 }
 
-absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) const {
-  absl::StatusOr<common_chat_templates_inputs> inputs = impl_->Inputs(request);
-  if (!inputs.ok()) return inputs.status();
-  common_chat_params params;
+absl::StatusOr<common_chat_params> ChatTemplate::Impl::Apply(const common_chat_templates_inputs& inputs) const {
   try {
-    const std::lock_guard lock(impl_->mutex);
-    params = common_chat_templates_apply(impl_->templates.get(), *inputs);
+    const std::lock_guard lock(mutex);
+    return common_chat_templates_apply(templates.get(), inputs);
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("the chat template refused the messages: ", error.what()));
   }
-  ChatPrompt prompt{.text = std::move(params.prompt), .stop = std::move(params.additional_stops)};
-  for (const std::string& text : params.preserved_tokens) {
+}
+
+absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) const {
+  absl::StatusOr<common_chat_templates_inputs> inputs = impl_->Inputs(request);
+  if (!inputs.ok()) return inputs.status();
+  LoweredSchema schema;
+  if (!request.json_schema.empty()) {
+    absl::StatusOr<LoweredSchema> lowered =
+        LowerJsonSchema(request.json_schema == "{}" ? kAnyObject : request.json_schema);
+    if (!lowered.ok()) return lowered.status();
+    schema = *std::move(lowered);
+    inputs->json_schema = schema.json;
+  }
+  absl::StatusOr<common_chat_params> params = impl_->Apply(*inputs);
+  if (!params.ok()) return params.status();
+  if (!schema.rules.empty() && params->prompt.find(schema.rules[0].first) != std::string::npos) {
+    // A template that shows the schema to the model: as it was given.
+    inputs->json_schema = request.json_schema;
+    absl::StatusOr<common_chat_params> as_given = impl_->Apply(*inputs);
+    if (!as_given.ok()) return as_given.status();
+    params->prompt = std::move(as_given->prompt);
+  }
+  params->grammar = schema.Complete(std::move(params->grammar));
+
+  ChatPrompt prompt{.text = std::move(params->prompt), .stop = std::move(params->additional_stops)};
+  for (const std::string& text : params->preserved_tokens) {
     if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
   }
-  auto grammar = impl_->GrammarOf(params, prompt.written_tokens);
+  auto grammar = impl_->GrammarOf(*params, prompt.written_tokens);
   if (!grammar.ok()) return grammar.status();
   prompt.grammar = *std::move(grammar);
-
-  auto format = std::make_shared<ReplyFormat>();
-  format->parser = common_chat_parser_params(params);
-  format->parser.reasoning_format = inputs->reasoning_format;
-  format->parser.parse_tool_calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone;
-  format->parser.is_continuation = inputs->continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
-  try {
-    if (!params.parser.empty()) format->parser.parser.load(params.parser);
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the template's reply parser cannot be read: ", error.what()));
-  }
-  format->plain = params.parser.empty();
-  prompt.format = std::move(format);
+  if (prompt.grammar == nullptr && request.tool_choice == ToolChoice::kRequired && !request.tools.empty())
+    return absl::InvalidArgumentError(
+        "tool_choice: this model's chat template has no tool calls; leave tool_choice at \"auto\", or start with "
+        "another "
+        "--chat-template");
+  auto format = impl_->FormatOf(*params, *inputs);
+  if (!format.ok()) return format.status();
+  prompt.format = *std::move(format);
   return prompt;
 }
 

@@ -1,11 +1,15 @@
-// JSON schemas to GBNF, by llama.cpp's converter, within limits: a schema comes from a client.
+// JSON schemas to GBNF within limits: a schema comes from a client. llama.cpp's converter does the
+// structure; what it would pass over in silence (ranges of numbers, patterns) is turned into rules of our
+// own first, and what cannot be is refused, so that a reply that follows the grammar is valid.
 //
-// Ownership: none. Threads: any.
-// Errors:    InvalidArgument naming the place in the schema.
+// Ownership: values. Threads: any.
+// Errors:    InvalidArgument naming the place in the schema ("#/properties/age: ...").
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -14,7 +18,26 @@ namespace reprise {
 inline constexpr size_t kSchemaBytesMax = 256 << 10;
 inline constexpr uint32_t kSchemaDepthMax = 64;
 
+// Refuses a schema that is no JSON, or whose size, depth, references or optional properties would cost the converter
+// much stack or time. `place` is what messages call it.
+absl::Status CheckSchemaSize(std::string_view schema, std::string_view place);
+
+// A schema that llama.cpp's converter understands wholly. Where it would not, stands a constant, in whose place
+// `Complete` puts a rule.
+struct LoweredSchema {
+  std::string json;
+  std::vector<std::pair<std::string, std::string>> rules;  // name, which is the constant too, and body
+
+  // The converter's grammar for `json`, made to mean the whole schema.
+  std::string Complete(std::string gbnf) const;
+};
+absl::StatusOr<LoweredSchema> LowerJsonSchema(std::string_view schema);
+
 // `schema`: JSON text.
 absl::StatusOr<std::string> JsonSchemaToGbnf(std::string_view schema);
+
+// The converter's rules for any string and any number, less what JSON parsers refuse: halves of surrogate pairs,
+// exponents beyond a double.
+std::string WithStrictPrimitives(std::string gbnf);
 
 }  // namespace reprise
