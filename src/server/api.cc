@@ -1,14 +1,18 @@
 #include "server/api.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "server/prompt_builder.h"
 #include "server/reply.h"
+#include "server/request_log.h"
 
 namespace reprise {
 namespace {
@@ -18,7 +22,9 @@ constexpr uint64_t kSeedMask = (uint64_t{1} << 53) - 1;  // exact in every JSON 
 constexpr std::string_view kChatPath = "/v1/chat/completions";
 constexpr std::string_view kTextPath = "/v1/completions";
 constexpr std::string_view kModelsPath = "/v1/models";
+constexpr std::string_view kModelPath = "/v1/models/";  // and a name
 constexpr std::string_view kTokenizePath = "/tokenize";
+constexpr std::string_view kDetokenizePath = "/detokenize";
 constexpr std::string_view kHealthPath = "/health";
 constexpr std::string_view kReadyPath = "/ready";
 
@@ -26,8 +32,9 @@ struct Route {
   std::string_view path;
   std::string_view method;
 };
-constexpr Route kRoutes[] = {{kChatPath, "POST"},     {kTextPath, "POST"},  {kModelsPath, "GET"},
-                             {kTokenizePath, "POST"}, {kHealthPath, "GET"}, {kReadyPath, "GET"}};
+constexpr Route kRoutes[] = {{kChatPath, "POST"},  {kTextPath, "POST"},     {kModelsPath, "GET"},
+                             {kModelPath, "GET"},  {kTokenizePath, "POST"}, {kDetokenizePath, "POST"},
+                             {kHealthPath, "GET"}, {kReadyPath, "GET"}};
 
 int64_t NowSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -71,19 +78,34 @@ MaybeError CheckModel(const ServedModel& model, bool any_model, std::string* nam
   return error;
 }
 
-MaybeError PromptOf(const TextCodec& codec, const std::vector<ChatMessage>& messages, std::string* out) {
-  absl::StatusOr<std::string> prompt = codec.RenderChat(messages);
-  if (prompt.ok()) {
-    *out = *std::move(prompt);
-    return std::nullopt;
+// "%2F" -> "/": names of models may have any character.
+std::string PercentDecoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && text.size() - i > 2 && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += text[i];
+    }
   }
-  std::string why(prompt.status().message());
-  RequestError error = InvalidValue("messages", absl::StrCat("the model's chat template refused the messages: ", why));
-  if (prompt.status().code() == absl::StatusCode::kFailedPrecondition) {
-    error.code = "unsupported";
-    error.message = std::move(why);
-  }
-  return error;
+  return out;
+}
+
+uint64_t SchemaBytes(const CompletionRequest& request) {
+  uint64_t bytes = request.json_schema.size();
+  for (const ChatTool& tool : request.chat.tools) bytes += tool.name.size() + tool.parameters.size();
+  return bytes;
+}
+
+// Different for different conversations, so that the ids of tool calls in one of them differ between turns also
+// when a client always sends the same seed.
+uint64_t IdSeed(uint64_t seed, std::span<const TokenId> prompt) {
+  uint64_t hash = seed ^ 0xCBF29CE484222325;  // FNV-1a
+  for (const TokenId token : prompt) hash = (hash ^ static_cast<uint32_t>(token.value())) * 0x100000001B3;
+  return hash;
 }
 
 }  // namespace
@@ -96,44 +118,79 @@ struct Api::Job {
   HttpRequest http;
   std::shared_ptr<HttpExchange> exchange;
   std::shared_ptr<const ServedModel> model;
+  std::string id;
+  std::chrono::steady_clock::time_point received;
   CompletionRequest request;
+  BuiltPrompt prompt;
   GenerationRequest generation;
+  std::string echo;
+  std::vector<BodyBudget::Charge> charges;
   MaybeError error;
 
   // On a request thread.
-  MaybeError Prepare(const ApiOptions& options);
+  MaybeError Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& schemas);
+  // What outlives the body, against its budget.
+  MaybeError Charge(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& schemas);
+  void Generation();
 };
 
-MaybeError Api::Job::Prepare(const ApiOptions& options) {
+MaybeError Api::Job::Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& schemas) {
   const TextCodec& codec = *model->codec;
   const RequestLimits limits{JsonLimitsOf(options.limits, *model), codec.vocab_size()};
   if (auto why = ParseCompletion(endpoint, http.body, limits, &request)) return why;
   if (auto why = CheckModel(*model, options.any_model, &request.model)) return why;
+  http.body = std::string();
+  if (request.echo || options.log_prompts) {
+    echo = request.prompt_text;
+    for (const TokenId token : request.prompt_tokens) echo += codec.Piece(token);
+  }
+  if (auto why = Charge(options.limits, schemas)) return why;
   http = HttpRequest();  // gives its memory back
+  if (auto why = BuildPrompt(endpoint, request, codec, model->engine->context_max(), &prompt)) return why;
+  if (options.log_prompts) LogPrompt(id, endpoint == Endpoint::kChat ? prompt.chat.text : echo);
+  if (!request.echo) echo = std::string();
+  Generation();
+  return std::nullopt;
+}
 
-  if (endpoint == Endpoint::kChat) {
-    generation.prompt_param = "messages";
-    if (auto why = PromptOf(codec, request.messages, &request.prompt_text)) return why;
+MaybeError Api::Job::Charge(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& schemas) {
+  if (const uint64_t bytes = SchemaBytes(request); bytes > 0) {
+    if (!BodyBudget::Raise(schemas, bytes, charges.emplace_back())) {
+      return QueueFull("too many requests with large schemas or tools are running; come again in a second",
+                       static_cast<double>(limits.schemas_bytes_max), 1);
+    }
   }
-  generation.prompt = request.prompt_tokens.empty()
-                          ? codec.Encode(request.prompt_text, /*add_special=*/true, /*parse_special=*/true)
-                          : std::move(request.prompt_tokens);
-  if (generation.prompt.empty()) {
-    return InvalidValue(generation.prompt_param, absl::StrCat("`", generation.prompt_param, "` has no tokens"), 1, 0);
+  if (request.echo) {  // every choice has the prompt's text
+    if (!http.charge.RaiseTo(request.n * echo.size())) {
+      return QueueFull("too many large requests are being answered; come again in a second",
+                       static_cast<double>(limits.bodies_bytes_max), 1);
+    }
+    charges.push_back(std::move(http.charge));
   }
+  return std::nullopt;
+}
+
+void Api::Job::Generation() {
+  generation.prompt = std::move(prompt.tokens);
+  generation.prompt_param = endpoint == Endpoint::kChat ? "messages" : "prompt";
   generation.max_tokens = request.max_tokens.value_or(0);
   generation.sampling = request.sampling;
+  generation.logit_bias = std::move(request.logit_bias);
+  generation.grammar = std::move(prompt.chat.grammar);
   generation.stop = std::move(request.stop);
+  generation.stop.insert(generation.stop.end(), prompt.chat.stop.begin(), prompt.chat.stop.end());
   generation.ignore_eos = request.ignore_eos;
   generation.logprobs = request.logprobs;
   generation.cache_read = request.cache_read;
   generation.cache_write = request.cache_write;
   generation.scope = {.tenant = "default", .epoch = 0, .salt = std::move(request.salt)};
-  return std::nullopt;
 }
 
 Api::Api(const ApiOptions& options)
     : options_(options),
+      access_(options.api_keys, options.cors_origins),
+      schemas_(
+          std::make_shared<BodyBudget>(std::max(options.limits.schemas_bytes_max, kToolsBytesMax + kSchemaBytesMax))),
       random_state_((uint64_t{std::random_device()()} << 32) | std::random_device()()),
       started_s_(NowSeconds()),
       threads_(kRequestThreads) {}
@@ -157,78 +214,138 @@ MaybeError Api::NotServing() const {
   return std::nullopt;
 }
 
+MaybeError Api::TooMany(uint32_t n) const {
+  const uint32_t most = options_.limits.requests_max;
+  if (*active_ + n <= most) return std::nullopt;
+  return QueueFull(absl::StrCat("the server has ", active_->load(), " choices of replies in work or waiting, ", n,
+                                " more would be above ", most),
+                   most, 1);
+}
+
 void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const std::string_view path = request.path.starts_with(kModelPath) ? kModelPath : std::string_view(request.path);
   const auto* const route =
-      std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == request.path; });
+      std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == path; });
   if (route == std::end(kRoutes)) return exchange->Reply(NoSuchPath(request.path));
+  if (request.method == "OPTIONS") {
+    return exchange->Reply(access_.Preflight(request, absl::StrCat(std::string(route->method), ", OPTIONS")));
+  }
   const bool method_fits = route->method == request.method || (route->method == "GET" && request.method == "HEAD");
   if (!method_fits) return exchange->Reply(WrongMethod(request, route->method));
 
-  if (route->path == kHealthPath) return exchange->Reply(JsonResponse(R"({"status":"ok"})"));
+  if (path == kHealthPath) return exchange->Reply(JsonResponse(R"({"status":"ok"})"));
+  if (path != kReadyPath) {
+    if (const auto why = access_.Check(request)) return exchange->Reply(ErrorResponse(*why));
+  }
   if (const auto why = NotServing()) return exchange->Reply(ErrorResponse(*why));
-  if (route->path == kReadyPath) return exchange->Reply(JsonResponse(R"({"status":"ready"})"));
-  if (route->path == kModelsPath) return exchange->Reply(JsonResponse(ModelList(model_->names, started_s_)));
-  if (route->path == kTokenizePath) return Tokenize(std::move(request), std::move(exchange));
-  Complete(route->path == kChatPath ? Endpoint::kChat : Endpoint::kText, std::move(request), std::move(exchange));
+  if (path == kReadyPath) return exchange->Reply(JsonResponse(R"({"status":"ready"})"));
+  if (path == kModelsPath || path == kModelPath) return exchange->Reply(Models(request.path));
+  if (path == kTokenizePath) {
+    return AnswerLater(std::move(request), std::move(exchange),
+                       [this](const ServedModel& model, const std::string& body) { return Tokenize(model, body); });
+  }
+  if (path == kDetokenizePath) {
+    return AnswerLater(std::move(request), std::move(exchange),
+                       [this](const ServedModel& model, const std::string& body) { return Detokenize(model, body); });
+  }
+  Complete(path == kChatPath ? Endpoint::kChat : Endpoint::kText, std::move(request), std::move(exchange));
 }
 
 void Api::Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  if (*active_ >= options_.limits.requests_max) {
-    return exchange->Reply(ErrorResponse(
-        QueueFull(absl::StrCat("the server has ", options_.limits.requests_max, " requests in work or waiting"),
-                  options_.limits.requests_max, 1)));
-  }
   auto job = std::make_shared<Job>();
   job->endpoint = endpoint;
   job->http = std::move(request);
   job->exchange = std::move(exchange);
   job->model = model_;
+  job->id = absl::StrCat(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-", absl::Hex(NextRandom(), absl::kZeroPad16),
+                         absl::Hex(NextRandom(), absl::kZeroPad16));
+  job->received = std::chrono::steady_clock::now();
+  if (const auto why = TooMany(1)) return Refuse(*job, *why);
   threads_.Run([this, job = std::move(job)] {
-    job->error = job->Prepare(options_);
+    job->error = job->Prepare(options_, schemas_);
     queue_->Post([this, job] { Start(job); });
   });
 }
 
-void Api::Start(std::shared_ptr<Job> job) {
-  HttpExchange& exchange = *job->exchange;
-  if (exchange.gone()) return;
-  if (job->error) return exchange.Reply(ErrorResponse(*job->error));
-  if (draining_) return exchange.Reply(ErrorResponse(ShuttingDown()));
+RequestLine Api::LineOf(const Job& job) const {
+  return {.id = job.id,
+          .model = job.request.model,
+          .endpoint = std::string(job.endpoint == Endpoint::kChat ? kChatPath : kTextPath)};
+}
 
+void Api::Refuse(const Job& job, const RequestError& error) {
+  RequestLine line = LineOf(job);
+  line.total_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - job.received).count();
+  line.status = error.http_status;
+  line.reason = job.exchange->gone() ? "client_gone" : error.code;
+  LogRequest(line);
+  job.exchange->Reply(ErrorResponse(error));
+}
+
+void Api::Start(std::shared_ptr<Job> job) {
   CompletionRequest& request = job->request;
-  job->generation.sampling.seed = request.seed.value_or(NextRandom() & kSeedMask);
+  if (!job->error && draining_) job->error = ShuttingDown();
+  if (!job->error) job->error = TooMany(request.n);
+  if (job->error) return Refuse(*job, *job->error);
+  if (job->exchange->gone()) return Refuse(*job, Internal("the client is gone"));
+
+  const uint64_t seed = request.seed.value_or(NextRandom() & kSeedMask);
   ReplyOptions options;
   options.stream = request.stream;
-  options.head = {
-      .endpoint = job->endpoint,
-      .id = absl::StrCat(job->endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-",
-                         absl::Hex(NextRandom(), absl::kZeroPad16), absl::Hex(NextRandom(), absl::kZeroPad16)),
-      .model = std::move(request.model),
-      .created = NowSeconds(),
-      .seed = job->generation.sampling.seed,
-      .include_usage = request.stream && request.include_usage,
-      .return_tokens = request.return_tokens,
-      .logprobs = request.logprobs};
-  ++*active_;
+  options.n = request.n;
+  options.echo = std::move(job->echo);
+  options.format = std::move(job->prompt.chat.format);
+  options.id_seed = IdSeed(seed, job->generation.prompt);
+  options.line = LineOf(*job);
+  options.received = job->received;
+  options.charges = std::move(job->charges);
+  options.head = {.endpoint = job->endpoint,
+                  .id = job->id,
+                  .model = std::move(request.model),
+                  .created = NowSeconds(),
+                  .seed = seed,
+                  .include_usage = request.stream && request.include_usage,
+                  .return_tokens = request.return_tokens,
+                  .logprobs = request.logprobs,
+                  .truncation = job->prompt.truncation};
+  *active_ += request.n;
   const auto reply = std::make_shared<Reply>(std::move(options), job->exchange, *job->model->engine, *job->model->codec,
-                                             [active = active_] { --*active; });
+                                             [active = active_, n = request.n] { *active -= n; });
   reply->Submit(std::move(job->generation), queue_);
 }
 
-void Api::Tokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+void Api::AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Answer answer) {
   // A shared_ptr, because a std::function must be copyable and a request is not.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
-  threads_.Run([this, shared, exchange = std::move(exchange), model = model_] {
-    const RequestLimits limits{JsonLimitsOf(options_.limits, *model), model->codec->vocab_size()};
-    TokenizeRequest parsed;
-    HttpResponse response;
-    if (const auto error = ParseTokenize(shared->body, limits, &parsed)) {
-      response = ErrorResponse(*error);
-    } else {
-      response = JsonResponse(TokenList(model->codec->Encode(parsed.text, parsed.add_special, parsed.parse_special)));
-    }
+  threads_.Run([this, shared, exchange = std::move(exchange), model = model_, answer = std::move(answer)] {
+    HttpResponse response = answer(*model, shared->body);
     queue_->Post([exchange, response = std::move(response)] { exchange->Reply(response); });
   });
+}
+
+HttpResponse Api::Tokenize(const ServedModel& model, const std::string& body) const {
+  const RequestLimits limits{JsonLimitsOf(options_.limits, model), model.codec->vocab_size()};
+  TokenizeRequest parsed;
+  if (const auto error = ParseTokenize(body, limits, &parsed)) return ErrorResponse(*error);
+  return JsonResponse(TokenList(model.codec->Encode(parsed.text, parsed.add_special, parsed.parse_special)));
+}
+
+HttpResponse Api::Detokenize(const ServedModel& model, const std::string& body) const {
+  const RequestLimits limits{JsonLimitsOf(options_.limits, model), model.codec->vocab_size()};
+  std::vector<TokenId> tokens;
+  if (const auto error = ParseDetokenize(body, limits, &tokens)) return ErrorResponse(*error);
+  return JsonResponse(DetokenizedBody(tokens, *model.codec));
+}
+
+HttpResponse Api::Models(std::string_view path) const {
+  std::vector<ModelEntry> entries;
+  for (const std::string& name : model_->names)
+    entries.push_back({name, started_s_, model_->engine->context_max(), model_->codec->vocab_size()});
+  if (path == kModelsPath) return JsonResponse(ModelList(entries));
+  std::string name = PercentDecoded(path.substr(kModelPath.size()));
+  if (const auto error = CheckModel(*model_, /*any_model=*/false, &name)) return ErrorResponse(*error);
+  return JsonResponse(ModelBody(
+      *std::find_if(entries.begin(), entries.end(), [&name](const ModelEntry& entry) { return entry.name == name; })));
 }
 
 }  // namespace reprise

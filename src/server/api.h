@@ -8,12 +8,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/access.h"
 #include "server/http_server.h"
+#include "server/request_log.h"
 #include "server/request_threads.h"
 #include "server/response.h"
 #include "server/text_codec.h"
@@ -22,6 +25,9 @@ namespace reprise {
 
 struct ApiOptions {
   bool any_model = false;
+  bool log_prompts = false;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> cors_origins;
   ServerLimits limits;
 };
 
@@ -46,6 +52,7 @@ class Api : public HttpHandler {
   void Attach(ServedModel model);
   void Drain() { draining_ = true; }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+  std::string CommonHeaders(std::string_view origin) const override { return access_.CorsHeaders(origin); }
 
   // Generations that the engine has not ended. Any thread.
   uint32_t active() const { return *active_; }
@@ -54,11 +61,23 @@ class Api : public HttpHandler {
   struct Job;
   void Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Start(std::shared_ptr<Job> job);
-  void Tokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  // Answers a request that goes no further, and logs it.
+  RequestLine LineOf(const Job& job) const;
+  void Refuse(const Job& job, const RequestError& error);
+  // Whether `n` more generations may begin.
+  MaybeError TooMany(uint32_t n) const;
+  // Runs `answer`, which gets the body, on a request thread.
+  using Answer = std::function<HttpResponse(const ServedModel& model, const std::string& body)>;
+  void AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Answer answer);
+  HttpResponse Tokenize(const ServedModel& model, const std::string& body) const;
+  HttpResponse Detokenize(const ServedModel& model, const std::string& body) const;
+  HttpResponse Models(std::string_view path) const;
   MaybeError NotServing() const;
   uint64_t NextRandom();
 
   const ApiOptions options_;
+  const AccessPolicy access_;
+  const std::shared_ptr<BodyBudget> schemas_;  // bytes of the schemas that running requests follow
   std::shared_ptr<IoQueue> queue_;
   std::shared_ptr<const ServedModel> model_;  // null: still loading
   bool draining_ = false;

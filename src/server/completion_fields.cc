@@ -1,12 +1,17 @@
 #include "server/completion_fields.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "engine/generation.h"
 #include "server/field_values.h"
+#include "server/message_fields.h"
 #include "server/prompt_fields.h"
+#include "server/tool_fields.h"
 
 namespace reprise {
 namespace {
@@ -14,6 +19,11 @@ namespace {
 constexpr int64_t kCountMax = std::numeric_limits<int32_t>::max();
 constexpr double kTemperatureMin = 1e-6;  // below, logits divided by it leave the range of a float
 constexpr double kTemperatureMax = 100;
+constexpr double kPenaltyMax = 2;
+constexpr double kRepeatPenaltyMin =
+    0.01;  // logits are multiplied or divided by it, also at the end of a float's range
+constexpr double kRepeatPenaltyMax = 10;
+constexpr double kLogitBiasLimit = 100;
 
 MaybeError ParseModel(const std::string& param, const Json& value, CompletionFields& fields) {
   return ReadBoundedString(param, value, 1, 512, &fields.request.model);
@@ -112,6 +122,7 @@ MaybeError ParseStreamOptions(const std::string& param, const Json& value, Compl
 }
 
 MaybeError ParseTextLogprobs(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (value == false) return std::nullopt;  // as the chat's
   int64_t count = 0;
   if (auto error = ReadInteger(param, value, 0, kTopLogprobsMax, &count)) return error;
   fields.request.logprobs = static_cast<uint32_t>(count);
@@ -134,10 +145,81 @@ MaybeError ParseReturnTokens(const std::string& param, const Json& value, Comple
   return ReadBool(param, value, &fields.request.return_tokens);
 }
 
-MaybeError ParseN(const std::string& param, const Json& value, CompletionFields&) {
+MaybeError ParseN(const std::string& param, const Json& value, CompletionFields& fields) {
   int64_t count = 0;
-  if (auto error = ReadInteger(param, value, 1, 16, &count)) return error;
-  if (count != 1) return Unsupported(param, "only 1 is; send the request once for each choice");
+  if (auto error = ReadInteger(param, value, 1, kChoicesMax, &count)) return error;
+  fields.request.n = static_cast<uint32_t>(count);
+  return std::nullopt;
+}
+
+MaybeError ParseFrequencyPenalty(const std::string& param, const Json& value, CompletionFields& fields) {
+  double number = 0;
+  if (auto error = ReadNumber(param, value, -kPenaltyMax, kPenaltyMax, &number)) return error;
+  fields.request.sampling.frequency_penalty = static_cast<float>(number);
+  return std::nullopt;
+}
+
+MaybeError ParsePresencePenalty(const std::string& param, const Json& value, CompletionFields& fields) {
+  double number = 0;
+  if (auto error = ReadNumber(param, value, -kPenaltyMax, kPenaltyMax, &number)) return error;
+  fields.request.sampling.presence_penalty = static_cast<float>(number);
+  return std::nullopt;
+}
+
+MaybeError ParseRepeatPenalty(const std::string& param, const Json& value, CompletionFields& fields) {
+  double number = 0;
+  if (auto error = ReadNumber(param, value, kRepeatPenaltyMin, kRepeatPenaltyMax, &number)) return error;
+  fields.request.sampling.repeat_penalty = static_cast<float>(number);
+  return std::nullopt;
+}
+
+// The id that a key of logit_bias spells; nullopt: it is none.
+std::optional<int32_t> TokenOf(std::string_view key, uint32_t vocab_size) {
+  uint32_t id = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  const bool canonical = key.size() == 1 || !key.starts_with('0');  // "5" and "05" would be one token twice
+  if (error != std::errc() || end != key.data() + key.size() || !canonical || id >= vocab_size) return std::nullopt;
+  return static_cast<int32_t>(id);
+}
+
+MaybeError ParseLogitBias(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (value.is_array() && value.empty()) return std::nullopt;
+  if (!value.is_object()) return WrongType(param, KindOf(value), "an object, from token ids to numbers");
+  if (value.size() > kLogitBiasMax) {
+    return InvalidValue(param, absl::StrCat("`", param, "` has ", value.size(), " tokens; at most ", kLogitBiasMax),
+                        kLogitBiasMax, static_cast<double>(value.size()));
+  }
+  for (const auto& [key, item] : value.items()) {
+    const std::string name = absl::StrCat(param, ".", key.substr(0, 64));
+    const std::optional<int32_t> id = TokenOf(key, fields.limits.vocab_size);
+    if (!id.has_value()) {
+      return InvalidValue(name, absl::StrCat("the keys of `", param, "` are token ids from \"0\" to \"",
+                                             fields.limits.vocab_size - 1, "\"; got ", Dump(key.substr(0, 64))));
+    }
+    double bias = 0;
+    if (auto error = ReadNumber(name, item, -kLogitBiasLimit, kLogitBiasLimit, &bias)) return error;
+    if (bias != 0) fields.request.logit_bias.push_back({TokenId(*id), static_cast<float>(bias)});
+  }
+  return std::nullopt;
+}
+
+MaybeError ParseEcho(const std::string& param, const Json& value, CompletionFields& fields) {
+  return ReadBool(param, value, &fields.request.echo);
+}
+
+MaybeError ParseTruncation(const std::string& param, const Json& value, CompletionFields& fields) {
+  static constexpr std::string_view kKnown[] = {"type", "keep_system"};
+  if (value == "disabled") return std::nullopt;  // the default of OpenAI's Responses
+  if (!value.is_object()) return WrongType(param, KindOf(value), "an object such as {\"type\": \"middle\"}");
+  const std::string type = absl::StrCat(param, ".type");
+  if (!value.contains("type")) return MissingField(type, absl::StrCat("`", type, "` is needed: \"middle\""));
+  if (value["type"] != "middle") return Unsupported(type, "only \"middle\" is");
+  Truncation& truncation = fields.request.truncation.emplace();
+  for (const auto& [key, item] : value.items()) {
+    if (key == "type" || (key == "keep_system" && item.is_null())) continue;
+    if (key != "keep_system") return UnknownField(param, key, kKnown);
+    if (auto error = ReadBool(absl::StrCat(param, ".", key), item, &truncation.keep_system)) return error;
+  }
   return std::nullopt;
 }
 
@@ -170,43 +252,56 @@ MaybeError ParseCache(const std::string& param, const Json& value, CompletionFie
 MaybeError Ignore(const std::string&, const Json&, CompletionFields&) { return std::nullopt; }
 
 // Accepted with the value that changes nothing.
-MaybeError OnlyZero(const std::string& param, const Json& value, CompletionFields&) {
-  if (!value.is_number()) return WrongType(param, KindOf(value), "a number");
-  if (value != 0) return Unsupported(param, "only 0 is");
-  return std::nullopt;
-}
 MaybeError OnlyOne(const std::string& param, const Json& value, CompletionFields&) {
   if (!value.is_number()) return WrongType(param, KindOf(value), "a number");
   if (value != 1) return Unsupported(param, "only 1 is");
   return std::nullopt;
 }
 MaybeError OnlyEmpty(const std::string& param, const Json& value, CompletionFields&) {
-  const bool empty =
-      value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
-  if (!empty) return Unsupported(param, "only null or an empty value is");
-  return std::nullopt;
-}
-MaybeError OnlyFalse(const std::string& param, const Json& value, CompletionFields&) {
-  if (!value.is_boolean()) return WrongType(param, KindOf(value), "true or false");
-  if (value != false) return Unsupported(param, "only false is");
+  if (!IsEmpty(value)) return Unsupported(param, "only null or an empty value is");
   return std::nullopt;
 }
 MaybeError OnlyNull(const std::string& param, const Json&, CompletionFields&) {
   return Unsupported(param, "only null is");
 }
-MaybeError OnlyTextFormat(const std::string& param, const Json& value, CompletionFields&) {
-  if (!value.is_object()) return WrongType(param, KindOf(value), "an object");
-  if (value.size() == 1 && value.contains("type") && value["type"] == "text") return std::nullopt;
-  return Unsupported(param, "only {\"type\": \"text\"} is");
-}
 MaybeError OnlyTextModality(const std::string& param, const Json& value, CompletionFields&) {
   if (value.is_array() && value.size() == 1 && value[0] == "text") return std::nullopt;
   return Unsupported(param, "only [\"text\"] is");
 }
-// There are no tools: "none" and "auto" both mean that none is called.
-MaybeError OnlyNoTool(const std::string& param, const Json& value, CompletionFields&) {
-  if (value == "none" || value == "auto") return std::nullopt;
-  return Unsupported(param, "only \"none\" and \"auto\" are");
+// Fields of other servers, and old ones of OpenAI's, under the name they have here.
+struct OtherName {
+  std::string_view name;
+  std::string_view here;
+};
+constexpr std::string_view kSchemaHere =
+    "`response_format` is: {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {...}}}";
+constexpr std::string_view kTemplateHere = "what a model's template knows goes into `chat_template_kwargs`";
+constexpr OtherName kOtherNames[] = {
+    {"functions", "`tools` is: [{\"type\": \"function\", \"function\": {...}}]"},
+    {"function_call", "`tool_choice` is"},
+    {"json_schema", kSchemaHere},
+    {"guided_json", kSchemaHere},
+    {"grammar", "a JSON schema is, in `response_format`"},
+    {"n_predict", "`max_tokens` is"},
+    {"num_predict", "`max_tokens` is"},
+    {"repetition_penalty", "`repeat_penalty` is"},
+    {"cache_prompt", "`cache`: {\"read\": false} is"},
+    {"n_ctx", "`--context` of the server is"},
+    {"num_ctx", "`--context` of the server is"},
+    {"options", "its fields go into the body itself"},
+    {"extra_body", "its fields go into the body itself"},
+    {"reasoning_effort", kTemplateHere},
+    {"enable_thinking", kTemplateHere},
+};
+MaybeError OtherwiseNamed(const std::string& param, const Json& value, CompletionFields&) {
+  if (IsEmpty(value)) return std::nullopt;
+  // What these change nothing with: no function to call, the cache as it is.
+  if (param == "function_call" && (value == "none" || value == "auto")) return std::nullopt;
+  if (param == "cache_prompt" && value == true) return std::nullopt;
+  const auto* const other =
+      std::find_if(std::begin(kOtherNames), std::end(kOtherNames), [&](const OtherName& o) { return o.name == param; });
+  CHECK(other != std::end(kOtherNames));
+  return Unsupported(param, other->here);
 }
 
 struct Row {
@@ -235,6 +330,17 @@ constexpr Row kRows[] = {
     {"ignore_eos", ParseIgnoreEos, ParseIgnoreEos},
     {"return_tokens", ParseReturnTokens, nullptr},
     {"n", ParseN, ParseN},
+    {"frequency_penalty", ParseFrequencyPenalty, ParseFrequencyPenalty},
+    {"presence_penalty", ParsePresencePenalty, ParsePresencePenalty},
+    {"repeat_penalty", ParseRepeatPenalty, ParseRepeatPenalty},
+    {"logit_bias", ParseLogitBias, ParseLogitBias},
+    {"response_format", ParseResponseFormat, ParseResponseFormat},
+    {"tools", nullptr, ParseTools},
+    {"tool_choice", nullptr, ParseToolChoice},
+    {"parallel_tool_calls", nullptr, ParseParallelToolCalls},
+    {"chat_template_kwargs", nullptr, ParseTemplateKwargs},
+    {"echo", ParseEcho, nullptr},
+    {"truncation", ParseTruncation, ParseTruncation},
     {"cache", ParseCache, ParseCache},
     // Ignored.
     {"user", Ignore, Ignore},
@@ -244,27 +350,30 @@ constexpr Row kRows[] = {
     {"safety_identifier", nullptr, Ignore},
     {"prompt_cache_key", nullptr, Ignore},
     {"prompt_cache_retention", nullptr, Ignore},
-    {"parallel_tool_calls", nullptr, Ignore},  // without tools
     // Accepted with the value that changes nothing.
-    {"frequency_penalty", OnlyZero, OnlyZero},
-    {"presence_penalty", OnlyZero, OnlyZero},
-    {"repeat_penalty", OnlyOne, OnlyOne},
-    {"logit_bias", OnlyEmpty, OnlyEmpty},
     {"best_of", OnlyOne, nullptr},
-    {"echo", OnlyFalse, nullptr},
     {"suffix", OnlyEmpty, nullptr},
-    {"response_format", OnlyTextFormat, OnlyTextFormat},
-    {"tools", nullptr, OnlyEmpty},
-    {"tool_choice", nullptr, OnlyNoTool},
-    {"functions", nullptr, OnlyEmpty},
-    {"function_call", nullptr, OnlyNoTool},
     {"modalities", nullptr, OnlyTextModality},
     {"audio", nullptr, OnlyNull},
     {"prediction", nullptr, OnlyNull},
-    {"reasoning_effort", nullptr, OnlyNull},
     {"verbosity", nullptr, OnlyNull},
     {"web_search_options", nullptr, OnlyNull},
-    {"truncation", OnlyNull, OnlyNull},
+    // Named otherwise here.
+    {"functions", nullptr, OtherwiseNamed},
+    {"function_call", nullptr, OtherwiseNamed},
+    {"json_schema", OtherwiseNamed, OtherwiseNamed},
+    {"guided_json", OtherwiseNamed, OtherwiseNamed},
+    {"grammar", OtherwiseNamed, OtherwiseNamed},
+    {"n_predict", OtherwiseNamed, OtherwiseNamed},
+    {"num_predict", OtherwiseNamed, OtherwiseNamed},
+    {"repetition_penalty", OtherwiseNamed, OtherwiseNamed},
+    {"cache_prompt", OtherwiseNamed, OtherwiseNamed},
+    {"n_ctx", OtherwiseNamed, OtherwiseNamed},
+    {"num_ctx", OtherwiseNamed, OtherwiseNamed},
+    {"options", OtherwiseNamed, OtherwiseNamed},
+    {"extra_body", OtherwiseNamed, OtherwiseNamed},
+    {"reasoning_effort", nullptr, OtherwiseNamed},
+    {"enable_thinking", nullptr, OtherwiseNamed},
 };
 
 std::vector<std::string_view> Names(FieldParser Row::*column) {
@@ -282,6 +391,33 @@ FieldParser FindField(Endpoint endpoint, std::string_view name) {
     if (row.name == name) return endpoint == Endpoint::kChat ? row.chat : row.text;
   }
   return nullptr;
+}
+
+MaybeError SettleFields(Endpoint endpoint, CompletionFields& fields) {
+  CompletionRequest& request = fields.request;
+  if (!fields.prompt_given) {
+    return endpoint == Endpoint::kChat
+               ? MissingField("messages", "`messages` is needed: an array of {\"role\": ..., \"content\": ...}")
+               : MissingField("prompt", "`prompt` is needed: a string or an array of token ids");
+  }
+  if (fields.max_completion_tokens.has_value()) {
+    if (request.max_tokens.has_value() && *request.max_tokens != *fields.max_completion_tokens) {
+      return InvalidValue("max_completion_tokens",
+                          absl::StrCat("`max_tokens` is ", *request.max_tokens, " and `max_completion_tokens` is ",
+                                       *fields.max_completion_tokens, "; they are two names of one limit"),
+                          *request.max_tokens, static_cast<double>(*fields.max_completion_tokens));
+    }
+    request.max_tokens = static_cast<uint32_t>(*fields.max_completion_tokens);
+  }
+  if (fields.chat_logprobs.value_or(false)) {
+    request.logprobs = static_cast<uint32_t>(fields.top_logprobs.value_or(0));
+  } else if (fields.top_logprobs.value_or(0) > 0) {
+    return InvalidValue("top_logprobs", "`top_logprobs` needs `logprobs`: true");
+  }
+  if (request.echo && request.logprobs.has_value()) {
+    return Unsupported("echo", "with `logprobs` only false is; those of a prompt are not computed");
+  }
+  return SettleTools(fields);
 }
 
 std::span<const std::string_view> KnownFields(Endpoint endpoint) {

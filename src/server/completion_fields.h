@@ -19,6 +19,7 @@ struct CompletionFields {
   std::optional<int64_t> max_completion_tokens;
   std::optional<bool> chat_logprobs;
   std::optional<int64_t> top_logprobs;
+  std::string one_tool;  // tool_choice names this one
   bool prompt_given = false;
 };
 
@@ -26,6 +27,9 @@ using FieldParser = MaybeError (*)(const std::string& param, const Json& value, 
 
 // Parses one field that is not null. nullptr: no such field at this endpoint.
 FieldParser FindField(Endpoint endpoint, std::string_view name);
+
+// What depends on more than one field, after the last of them.
+MaybeError SettleFields(Endpoint endpoint, CompletionFields& fields);
 
 // Every name that FindField knows.
 std::span<const std::string_view> KnownFields(Endpoint endpoint);

@@ -22,10 +22,14 @@ std::string_view Reason(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
     case 400:
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -225,8 +229,11 @@ void Connection::SendError(const RequestError& error) {
 void Connection::SendWhole(HttpResponse response) {
   CHECK(state_ == State::kAnswering && !reply_complete_);
   std::string bytes = StatusLine(response.status);
-  absl::StrAppend(&bytes, "Content-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
-                  "\r\n");
+  if (response.status != 204) {  // which has no body, and may not have its length
+    absl::StrAppend(&bytes, "Content-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
+                    "\r\n");
+  }
+  bytes += host_.handler.CommonHeaders(reader_.origin());
   for (const auto& [name, value] : response.headers) absl::StrAppend(&bytes, name, ": ", value, "\r\n");
   close_after_ = close_after_ || host_.draining;
   // HTTP/1.0 closes unless both sides say otherwise.
@@ -245,7 +252,7 @@ void Connection::SendStreamHead() {
   CHECK(state_ == State::kAnswering && !reply_complete_);
   chunked_ = reader_.http11();
   close_after_ = close_after_ || host_.draining || !chunked_;
-  std::string bytes = StatusLine(200);
+  std::string bytes = StatusLine(200) + host_.handler.CommonHeaders(reader_.origin());
   absl::StrAppend(&bytes, "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
                   chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
                   close_after_ ? "Connection: close\r\n\r\n" : "\r\n");

@@ -19,6 +19,7 @@ RequestError Make(int status, std::string code, std::string param, std::string m
 }
 
 std::string_view TypeOf(const RequestError& error) {
+  if (error.http_status == 403) return "permission_error";
   if (error.code == "unauthorized") return "authentication_error";
   if (error.http_status == 404) return "not_found_error";
   if (error.http_status == 429) return "rate_limit_error";

@@ -4,6 +4,7 @@
 // on a thread of its own, as the real one does, and can be told to stay in a phase.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,6 +22,56 @@
 
 namespace reprise {
 
+// Reads text between ( and ) as reasoning, and [name args] as a call of a tool; a name comes out whole.
+class FakeReader : public ReplyReader {
+ public:
+  explicit FakeReader(uint64_t seed) : seed_(seed) {}
+  ChatDelta Append(std::string_view text) override {
+    ChatDelta delta;
+    for (const char c : text) Put(c, delta);
+    return delta;
+  }
+  ChatDelta Finish() override {
+    ChatDelta delta;
+    if (in_name_) delta.content = "[" + name_;  // it never was a call
+    return delta;
+  }
+  uint32_t tool_calls() const override { return calls_; }
+
+ private:
+  void Put(char c, ChatDelta& delta) {
+    if (in_name_) {
+      if (c != ' ') {
+        name_ += c;
+        return;
+      }
+      in_name_ = false;
+      in_arguments_ = true;
+      const std::string id = "call_" + std::to_string(seed_) + "_" + std::to_string(calls_);
+      delta.tool_calls.push_back({calls_++, id, std::exchange(name_, ""), ""});
+    } else if (in_arguments_) {
+      if (c == ']') {
+        in_arguments_ = false;
+      } else if (delta.tool_calls.empty() || delta.tool_calls.back().index != calls_ - 1) {
+        delta.tool_calls.push_back({calls_ - 1, "", "", std::string(1, c)});
+      } else {
+        delta.tool_calls.back().arguments += c;
+      }
+    } else if (c == '[') {
+      in_name_ = true;
+    } else if (c == '(' || c == ')') {
+      thinking_ = c == '(';
+    } else {
+      (thinking_ ? delta.reasoning : delta.content) += c;
+    }
+  }
+
+  const uint64_t seed_;
+  uint32_t calls_ = 0;
+  bool thinking_ = false, in_name_ = false, in_arguments_ = false;
+  std::string name_;
+};
+
 class FakeCodec : public TextCodec {
  public:
   std::vector<TokenId> Encode(std::string_view text, bool add_special, bool) const override {
@@ -33,18 +84,43 @@ class FakeCodec : public TextCodec {
     return token.value() < 256 ? std::string(1, static_cast<char>(token.value())) : "<s>";
   }
   uint32_t vocab_size() const override { return 257; }
-  absl::StatusOr<std::string> RenderChat(const std::vector<ChatMessage>& messages) const override {
+  // "role:content\n" for each message; a schema with the word "bad" cannot be followed.
+  absl::StatusOr<ChatPrompt> Prompt(const ChatRequest& request) const override {
     if (!has_template) return absl::FailedPreconditionError("no template: use /v1/completions");
-    std::string prompt;
-    for (const ChatMessage& message : messages) {
-      if (message.role == "tool") return absl::InvalidArgumentError("no tools");
-      prompt += message.role + ":" + message.content + "\n";
+    {
+      std::lock_guard lock(mutex_);
+      last_chat_ = request;
+    }
+    if (auto bad = CompileSchema(request.json_schema); !bad.ok()) return bad.status();
+    for (const ChatTool& tool : request.tools) {
+      if (auto bad = CompileSchema(tool.parameters); !bad.ok()) return bad.status();
+    }
+    ChatPrompt prompt{.stop = template_stop};
+    for (const ChatMessage& message : request.messages) {
+      if (message.content == "refuse me") return absl::InvalidArgumentError("the template refused the messages");
+      prompt.text += message.role + ":" + message.content + "\n";
     }
     return prompt;
+  }
+  absl::StatusOr<std::shared_ptr<const Grammar>> CompileSchema(std::string_view schema) const override {
+    if (schema.find("bad") != std::string_view::npos) return absl::InvalidArgumentError("a bad schema");
+    return nullptr;
+  }
+  std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat>, uint64_t seed) const override {
+    return std::make_unique<FakeReader>(seed);
+  }
+  ChatRequest last_chat() const {
+    std::lock_guard lock(mutex_);
+    return last_chat_;
   }
 
   bool bos = false;
   bool has_template = true;
+  std::vector<std::string> template_stop;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable ChatRequest last_chat_;
 };
 
 class FakeEngine : public EngineInterface {
@@ -63,7 +139,9 @@ class FakeEngine : public EngineInterface {
   // Requests stay in this phase until they are cancelled. kNever: they go on to their end.
   std::atomic<Phase> stay{Phase::kNever};
   std::atomic<int> step_us{200};
+  std::atomic<uint32_t> context{4096};
   std::atomic<uint32_t> repeat_text{1};  // each ASCII character, so many times
+  std::atomic<uint32_t> refuse_from{0};  // Submit refuses when so many are live; 0: never
   // Instead of token number `fail_at`, this error. 0: Submit refuses.
   std::atomic<int> fail_at{-1};
 
@@ -75,8 +153,17 @@ class FakeEngine : public EngineInterface {
       error.retry_after_s = 7;
       return {SequenceId(0), error};
     }
+    if (refuse_from > 0 && live_.size() >= refuse_from) {
+      return {SequenceId(0), RequestError{429, "queue_full", "", "the queue is full"}};
+    }
+    const uint64_t needs = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1);
+    if (needs > context_max()) {
+      return {SequenceId(0), RequestError{400, "context_too_long", request.prompt_param, "too long", context_max(),
+                                          static_cast<double>(needs)}};
+    }
     const SequenceId id(++last_id_);
     last_request_ = request;
+    requests_.push_back(request);
     live_.emplace(id, Live{std::move(request), std::move(sink)});
     return {id, std::nullopt};
   }
@@ -85,7 +172,7 @@ class FakeEngine : public EngineInterface {
     if (live_.contains(id)) cancelled_.insert(id);
   }
   Stats stats() const override { return {}; }
-  uint32_t context_max() const override { return 4096; }
+  uint32_t context_max() const override { return context; }
   void Drain(uint32_t deadline_ms) override {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
     while (live() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -106,6 +193,11 @@ class FakeEngine : public EngineInterface {
   GenerationRequest last_request() const {
     std::lock_guard lock(mutex_);
     return last_request_;
+  }
+  // All of them, in the order of Submit.
+  std::vector<GenerationRequest> requests() const {
+    std::lock_guard lock(mutex_);
+    return requests_;
   }
 
  private:
@@ -188,6 +280,7 @@ class FakeEngine : public EngineInterface {
   std::map<SequenceId, Live> live_;
   std::set<SequenceId> cancelled_;
   GenerationRequest last_request_;
+  std::vector<GenerationRequest> requests_;
   std::atomic<int> cancelled_count_{0};
   uint64_t last_id_ = 0;
   bool stopping_ = false;

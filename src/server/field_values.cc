@@ -1,6 +1,8 @@
 #include "server/field_values.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -9,6 +11,8 @@
 
 namespace reprise {
 namespace {
+
+constexpr double kIntegerDoubleMax = 9007199254740992;  // 2^53: above, a double is not one integer
 
 RequestError OutOfRange(const std::string& param, const std::string& min, const std::string& max, const Json& value,
                         double limit) {
@@ -41,6 +45,13 @@ MaybeError ReadBool(const std::string& param, const Json& value, bool* out) {
 }
 
 MaybeError ReadInteger(const std::string& param, const Json& value, int64_t min, int64_t max, int64_t* out) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::nearbyint(number) != number || std::abs(number) > kIntegerDoubleMax) {
+      return WrongType(param, KindOf(value), "an integer");
+    }
+    return ReadInteger(param, static_cast<int64_t>(number), min, max, out);
+  }
   if (!value.is_number_integer()) return WrongType(param, KindOf(value), "an integer");
   const bool huge =
       value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -82,10 +93,30 @@ MaybeError ReadBoundedString(const std::string& param, const Json& value, uint64
   return std::nullopt;
 }
 
+MaybeError ReadName(const std::string& param, const Json& value, std::string* out) {
+  std::string name;
+  if (auto error = ReadBoundedString(param, value, 1, kNameBytesMax, &name)) return error;
+  const bool fits = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c < 0x80 &&
+           (std::isalnum(c) != 0 || std::string_view("_.:/-").find(static_cast<char>(c)) != std::string_view::npos);
+  });
+  if (!fits) {
+    return InvalidValue(param,
+                        absl::StrCat("`", param, "` may have letters, digits and any of `_.:/-`; got ", Dump(value)));
+  }
+  *out = std::move(name);
+  return std::nullopt;
+}
+
 MaybeError ReadBits(const std::string& param, const Json& value, uint64_t* out) {
   if (!value.is_number_integer()) return WrongType(param, KindOf(value), "an integer of 64 bits");
   *out = value.is_number_unsigned() ? value.get<uint64_t>() : static_cast<uint64_t>(value.get<int64_t>());
   return std::nullopt;
+}
+
+bool IsEmpty(const Json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_null() || (value.is_structured() && value.empty());
 }
 
 RequestError UnknownField(const std::string& parent, std::string_view key, std::span<const std::string_view> known) {

@@ -199,6 +199,7 @@ TEST_F(HostileClientTest, HugeBodiesAreRefusedWithBothNumbers) {
 
 TEST_F(HostileClientTest, ABodyOfTheLimitIsRead) {
   options_.limits.body_bytes_max = 1 << 20;
+  engine_.context = 2 << 20;
   Start();
   const std::string start = R"({"prompt":")", end = R"(","max_tokens":1})";
   const std::string prompt((1 << 20) - start.size() - end.size(), 'y');

@@ -90,6 +90,7 @@ HttpResponse ErrorResponse(const RequestError& error) {
   HttpResponse response;
   response.status = error.http_status;
   response.body = ErrorBody(error);
+  if (error.http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"reprise\"");
   if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_s));
   return response;
 }

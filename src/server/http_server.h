@@ -39,6 +39,8 @@ class BodyBudget {
     ~Charge() {
       if (budget_ != nullptr) budget_->used_ -= bytes_;
     }
+    // As BodyBudget::Raise, where something is charged already.
+    bool RaiseTo(uint64_t bytes) { return budget_ == nullptr || BodyBudget::Raise(budget_, bytes, *this); }
 
    private:
     friend class BodyBudget;
@@ -68,6 +70,11 @@ struct HttpRequest {
   std::string method;
   std::string path;  // without the query
   std::string body;
+  // Headers; "" without.
+  std::string host;
+  std::string authorization;
+  std::string origin;         // of the page whose script asks
+  std::string cors_headers;   // Access-Control-Request-Headers
   BodyBudget::Charge charge;  // for `body`
 };
 
@@ -102,6 +109,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Must not block. The exchange may be kept and answered later.
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
+  // Lines ("Name: value\r\n") that every reply has to a request with this Origin header, errors of HTTP too.
+  virtual std::string CommonHeaders(std::string_view origin) const = 0;
 };
 
 // Runs functions on the I/O thread, in order. May outlive the server: then it drops them.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "server/fakes.h"
 #include "server/json.h"
@@ -30,6 +31,20 @@ inline std::string CodeOf(const RawResponse& response) {
   const Json body = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   if (!body.is_object() || !body.contains("error")) return "no error: " + response.body;
   return body["error"]["code"].get<std::string>();
+}
+
+// The `data:` lines of a stream; comments apart.
+inline std::vector<std::string> DataOf(const std::string& stream) {
+  std::vector<std::string> out;
+  size_t at = 0;
+  while (at < stream.size()) {
+    const size_t end = stream.find("\n\n", at);
+    if (end == std::string::npos) break;
+    const std::string event = stream.substr(at, end - at);
+    if (event.starts_with("data: ")) out.push_back(event.substr(6));
+    at = end + 2;
+  }
+  return out;
 }
 
 class LiveServerTest : public ::testing::Test {
@@ -55,6 +70,7 @@ class LiveServerTest : public ::testing::Test {
                 "\r\n\r\n" + body);
     return client.Read(method == "HEAD");
   }
+  RawResponse Chat(const std::string& body) { return Ask("POST", "/v1/chat/completions", body); }
   RawResponse Complete(const std::string& body) { return Ask("POST", "/v1/completions", body); }
   void ExpectServing() {
     engine_.stay = FakeEngine::Phase::kNever;

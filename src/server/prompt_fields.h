@@ -1,7 +1,10 @@
-// `prompt` and `messages`: what a completion continues.
+// `prompt`: what a text completion continues.
+//
+// Ownership: values. Threads: any. Errors: as RequestError.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "server/completion_fields.h"
 
@@ -10,7 +13,7 @@ namespace reprise {
 // A string, an array of token ids below the vocabulary's size, or an array that holds one of these.
 MaybeError ParsePrompt(const std::string& param, const Json& value, CompletionFields& fields);
 
-// OpenAI's messages, text only. "developer" is "system"; text parts are joined by newlines.
-MaybeError ParseMessages(const std::string& param, const Json& value, CompletionFields& fields);
+// REQUIRES: `value` is an array.
+MaybeError ReadTokens(const std::string& param, const Json& value, uint32_t vocab_size, std::vector<TokenId>* out);
 
 }  // namespace reprise

@@ -89,7 +89,7 @@ class RawClient {
     ParseHead(in_.substr(0, end + 2), response);
     in_.erase(0, end + 4);
     if (response.status == 100) return response;
-    if (head_only) {
+    if (head_only || response.status == 204) {
       response.complete = true;
     } else if (response.headers.contains("transfer-encoding")) {
       response.complete = ReadChunks(response);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/request_log.h"
 #include "server/sse.h"
 
 namespace reprise {
@@ -29,89 +28,145 @@ Reply::Reply(ReplyOptions options, std::shared_ptr<HttpExchange> exchange, Engin
       engine_(engine),
       codec_(codec),
       on_end_(std::move(on_end)),
-      started_(std::chrono::steady_clock::now()) {}
+      started_(std::chrono::steady_clock::now()),
+      choices_(options_.n),
+      timings_(options_.n) {
+  for (uint32_t i = 0; i < options_.n; ++i) {
+    choices_[i].all.choice = i;
+    choices_[i].all.text = options_.echo;
+    if (options_.head.endpoint == Endpoint::kChat) {
+      choices_[i].reader = codec_.ReadReply(options_.format, options_.id_seed + i);
+    }
+  }
+}
 
 void Reply::Submit(GenerationRequest request, const std::shared_ptr<IoQueue>& queue) {
   prompt_tokens_ = static_cast<uint32_t>(request.prompt.size());
+  timings_[0].prompt_n = prompt_tokens_;
   const auto self = shared_from_this();
-  // Events wait in the I/O thread's queue until this function has returned, so id_ is set before the first.
-  EngineInterface::Submission submission = engine_.Submit(std::move(request), [self, queue](GenerationEvent event) {
-    queue->Post([self, event = std::move(event)]() mutable { self->OnEvent(std::move(event)); });
-  });
-  if (submission.error.has_value()) {
-    exchange_->Reply(ErrorResponse(*submission.error));
-    return End(submission.error->code, Timings{.prompt_n = prompt_tokens_});
+  for (uint32_t i = 0; i < options_.n && !failed_; ++i) {
+    GenerationRequest copy = i + 1 == options_.n ? std::move(request) : request;
+    copy.sampling.seed = options_.head.seed + i;
+    // Events wait in the I/O thread's queue until this function has returned, so ids are set before the first.
+    EngineInterface::Submission submission = engine_.Submit(std::move(copy), [self, queue, i](GenerationEvent event) {
+      queue->Post([self, i, event = std::move(event)]() mutable { self->OnEvent(i, std::move(event)); });
+    });
+    if (submission.error.has_value()) {
+      choices_[i].ended = true;
+      Fail(*submission.error);
+      break;
+    }
+    choices_[i].id = submission.id;
+    ++live_;
   }
-  id_ = submission.id;
+  if (failed_) {
+    if (live_ == 0) End();
+    return;
+  }
   exchange_->OnGone([self] { self->OnGone(); });
   if (options_.stream) exchange_->OnSilence([self] { self->OnSilence(); });
 }
 
-void Reply::OnEvent(GenerationEvent event) {
-  if (ended_) return;
-  if (!exchange_->gone()) {
+void Reply::OnEvent(uint32_t index, GenerationEvent event) {
+  Choice& choice = choices_[index];
+  if (choice.ended) return;
+  if (speaking()) {
     if (event.finish == FinishReason::kError) {
+      choice.ended = true;
       Fail(event.error.value_or(Internal("the engine failed without a reason")));
     } else if (event.finish == FinishReason::kCancelled) {
+      choice.ended = true;
       Fail(Cancelled());
-    } else if (options_.stream) {
-      Stream(event);
-    } else {
-      Collect(event);
+      reason_ = "cancelled";
     }
   }
-  if (!event.finish.has_value()) return;
-  std::string reason = exchange_->gone() ? "client_gone" : "cancelled";
-  if (event.finish == FinishReason::kError) reason = event.error.has_value() ? event.error->code : "internal";
-  if (event.finish == FinishReason::kStop || event.finish == FinishReason::kLength) {
-    reason = std::string(FinishName(*event.finish));
+  if (event.finish.has_value()) {
+    timings_[index] = event.timings;
+    choice.ended = true;
+    --live_;
   }
-  End(reason, event.timings);
+  if (speaking()) options_.stream ? Stream(choice, event) : Collect(choice, event);
+  if (live_ == 0) End();
 }
 
-void Reply::Collect(GenerationEvent& event) {
-  collected_.text += event.text;
-  if (wants_tokens()) std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(collected_.tokens));
-  if (!event.finish.has_value()) return;
+ReplyPart Reply::PartOf(Choice& choice, GenerationEvent& event) {
+  ReplyPart part;
+  part.choice = choice.all.choice;
+  if (wants_tokens()) part.tokens = std::move(event.tokens);
+  const bool good = event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
+  if (choice.reader == nullptr) {
+    part.text = std::move(event.text);
+  } else {
+    if (!event.text.empty()) Join(choice.reader->Append(event.text), part);
+    if (good) Join(choice.reader->Finish(), part);
+  }
+  if (good) choice.finish = FinishName(*event.finish, choice.reader != nullptr && choice.reader->tool_calls() > 0);
+  return part;
+}
+
+void Reply::Collect(Choice& choice, GenerationEvent& event) {
+  ReplyPart part = PartOf(choice, event);
+  std::move(part.tokens.begin(), part.tokens.end(), std::back_inserter(choice.all.tokens));
+  Join({.content = std::move(part.text),
+        .reasoning = std::move(part.reasoning),
+        .tool_calls = std::move(part.tool_calls)},
+       choice.all);
+  if (live_ == 0) SendWhole();
+}
+
+void Reply::SendWhole() {
+  std::vector<WholeChoice> whole;
+  for (Choice& choice : choices_) whole.push_back({std::move(choice.all), choice.finish});
   HttpResponse response;
-  response.body = WholeReply(options_.head, collected_, *event.finish, event.timings, codec_);
+  response.body = WholeReply(options_.head, whole, Together(timings_), codec_);
   exchange_->Reply(std::move(response));
 }
 
-void Reply::Stream(GenerationEvent& event) {
-  if (event.prefilled > 0 && !first_token_seen_) {
-    prefilled_ = event.prefilled;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - std::max(last_comment_, started_) >= kProgressInterval) {
-      last_comment_ = now;
-      Comment(absl::StrCat("prefill ", prefilled_, "/", prompt_tokens_));
-    }
-  }
-  const bool has_part = !event.text.empty() || (wants_tokens() && !event.tokens.empty());
+void Reply::ReportPrefill(uint32_t prefilled) {
+  prefilled_ = std::max(prefilled_, prefilled);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - std::max(last_comment_, started_) < kProgressInterval) return;
+  last_comment_ = now;
+  Comment(absl::StrCat("prefill ", prefilled_, "/", prompt_tokens_));
+}
+
+void Reply::Stream(Choice& choice, GenerationEvent& event) {
+  if (event.prefilled > 0 && !first_token_seen_) ReportPrefill(event.prefilled);
   if (!event.tokens.empty()) first_token_seen_ = true;
+  ReplyPart part = PartOf(choice, event);
   std::string out;
-  if (has_part) {
-    BeginStream();
-    const ReplyPart part{std::move(event.text), std::move(event.tokens), text_offset_};
-    if (options_.head.logprobs.has_value()) text_offset_ += CountCharacters(codec_, part.tokens);
+  const bool says = !part.text.empty() || !part.reasoning.empty() || !part.tool_calls.empty() || !part.tokens.empty();
+  if (says || event.finish.has_value()) BeginStream();
+  if (says) {
+    part.text_offset = choice.text_offset;
+    if (options_.head.logprobs.has_value()) choice.text_offset += CountCharacters(codec_, part.tokens);
     out = SseData(PartChunk(options_.head, part, codec_));
   }
   if (event.finish.has_value()) {
-    BeginStream();
-    out += SseData(EndChunk(options_.head, *event.finish, event.timings));
-    if (options_.head.include_usage) out += SseData(UsageChunk(options_.head, event.timings));
-    out += kSseDone;
+    const Timings timings = Together(timings_);
+    const bool last_chunk = live_ == 0 && !options_.head.include_usage;
+    out += SseData(EndChunk(options_.head, choice.all.choice, choice.finish, last_chunk ? &timings : nullptr));
+    if (live_ == 0) {
+      if (options_.head.include_usage) out += SseData(UsageChunk(options_.head, timings));
+      out += kSseDone;
+    }
   }
   exchange_->Write(out);
-  if (event.finish.has_value()) exchange_->Finish();
+  if (live_ == 0) exchange_->Finish();
 }
 
 void Reply::BeginStream() {
-  if (!stream_begun_) exchange_->StartStream();
+  if (stream_begun_) return;
   stream_begun_ = true;
-  if (role_sent_ || options_.head.endpoint != Endpoint::kChat) return;
-  role_sent_ = true;
-  exchange_->Write(SseData(RoleChunk(options_.head)));
+  exchange_->StartStream();
+  std::string out;
+  for (uint32_t i = 0; i < options_.n; ++i) {
+    if (options_.head.endpoint == Endpoint::kChat) out += SseData(RoleChunk(options_.head, i));
+    if (!options_.echo.empty()) {
+      out += SseData(PartChunk(options_.head, {.choice = i, .text = options_.echo}, codec_));
+    }
+  }
+  exchange_->Write(out);
 }
 
 void Reply::Comment(std::string_view text) {
@@ -120,33 +175,50 @@ void Reply::Comment(std::string_view text) {
 }
 
 void Reply::OnSilence() {
-  if (ended_) return;
+  if (!speaking() || live_ == 0) return;
   if (first_token_seen_) return Comment("waiting");
   Comment(prefilled_ > 0 ? absl::StrCat("prefill ", prefilled_, "/", prompt_tokens_) : std::string("queued"));
 }
 
 void Reply::Fail(const RequestError& error) {
-  if (!stream_begun_) return exchange_->Reply(ErrorResponse(error));
+  failed_ = true;
+  reason_ = error.code;
+  CancelAll();
+  if (!stream_begun_) {
+    status_ = error.http_status;
+    return exchange_->Reply(ErrorResponse(error));
+  }
   exchange_->Write(SseData(ErrorBody(error)));
   exchange_->Finish();
 }
 
-void Reply::OnGone() {
-  if (!ended_) engine_.Cancel(id_);  // its last event ends this reply
+void Reply::CancelAll() {
+  for (const Choice& choice : choices_) {
+    if (!choice.ended && choice.id != SequenceId()) engine_.Cancel(choice.id);
+  }
 }
 
-void Reply::End(std::string_view reason, const Timings& timings) {
-  ended_ = true;
-  const auto elapsed = std::chrono::steady_clock::now() - started_;
-  LogRequest({.id = options_.head.id,
-              .prompt_tokens = timings.prompt_n,
-              .reused_tokens = timings.cached_pool,
-              .computed_tokens = timings.computed_n,
-              .generated_tokens = timings.predicted_n,
-              .queue_ms = timings.queue_ms,
-              .first_token_ms = timings.first_token_ms,
-              .total_ms = std::chrono::duration<double, std::milli>(elapsed).count(),
-              .reason = std::string(reason)});
+void Reply::OnGone() {
+  if (failed_) return;
+  reason_ = "client_gone";
+  CancelAll();  // their last events end this reply
+}
+
+void Reply::End() {
+  if (reason_.empty()) reason_ = std::string(choices_[0].finish);
+  const Timings timings = Together(timings_);
+  RequestLine line = options_.line;
+  line.prompt_tokens = timings.prompt_n;
+  line.reused_tokens = timings.cached_pool;
+  line.computed_tokens = timings.computed_n;
+  line.generated_tokens = timings.predicted_n;
+  line.queue_ms = timings.queue_ms;
+  line.first_token_ms = timings.first_token_ms;
+  line.total_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - options_.received).count();
+  line.status = status_;
+  line.reason = reason_;
+  LogRequest(line);
   on_end_();
 }
 

@@ -1,8 +1,9 @@
-// One generation on its way to one client: the engine's events in, a whole reply or a stream out, a
-// cancel when the client goes.
+// One reply on its way to one client: the events of its generations in, a whole reply or a stream out, a
+// cancel when the client goes. With `n` choices there are as many generations; when one of them fails,
+// all do.
 //
-// Ownership: shared by the exchange's callbacks and the engine's sink; lives until both are done.
-// Threads:   the I/O thread only, but for the sink that Submit makes.
+// Ownership: shared by the exchange's callbacks and the engine's sinks; lives until both are done.
+// Threads:   the I/O thread only, but for the sinks that Submit makes.
 // Errors:    before the first byte they are HTTP errors; in a stream, an error event that ends it.
 #pragma once
 
@@ -15,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "server/http_server.h"
+#include "server/request_log.h"
 #include "server/response.h"
 
 namespace reprise {
@@ -22,6 +24,13 @@ namespace reprise {
 struct ReplyOptions {
   ReplyHead head;
   bool stream = false;
+  uint32_t n = 1;
+  std::string echo;                                // kText: what every choice starts with
+  std::shared_ptr<const ReplyFormat> format;       // kChat: how messages are read
+  uint64_t id_seed = 0;                            // of the ids of tool calls, different for each choice
+  std::chrono::steady_clock::time_point received;  // of the request
+  RequestLine line;                                // what is known of the log's line before the end
+  std::vector<BodyBudget::Charge> charges;         // for what lives as long as the reply
 };
 
 class Reply : public std::enable_shared_from_this<Reply> {
@@ -30,21 +39,39 @@ class Reply : public std::enable_shared_from_this<Reply> {
   Reply(ReplyOptions options, std::shared_ptr<HttpExchange> exchange, EngineInterface& engine, const TextCodec& codec,
         std::function<void()> on_end);
 
-  // Gives the request to the engine. Refused: the client is told, and on_end has run.
+  // Gives the request to the engine, `n` times: choice i draws with the seed plus i. Refused: the client is
+  // told, and on_end runs when what had been taken has ended.
   void Submit(GenerationRequest request, const std::shared_ptr<IoQueue>& queue);
 
  private:
-  void OnEvent(GenerationEvent event);
+  struct Choice {
+    SequenceId id;
+    std::unique_ptr<ReplyReader> reader;  // kChat
+    ReplyPart all;                        // of a reply that is not streamed
+    uint64_t text_offset = 0;             // characters streamed
+    std::string_view finish;              // FinishName, once it is there
+    bool ended = false;
+  };
+
+  void OnEvent(uint32_t index, GenerationEvent event);
   void OnGone();
   void OnSilence();
-  void Stream(GenerationEvent& event);
-  void Collect(GenerationEvent& event);
+  // What the event adds to the choice.
+  ReplyPart PartOf(Choice& choice, GenerationEvent& event);
+  void Stream(Choice& choice, GenerationEvent& event);
+  void Collect(Choice& choice, GenerationEvent& event);
+  void ReportPrefill(uint32_t prefilled);
+  void SendWhole();
+  // Tells the client, and cancels what still runs.
   void Fail(const RequestError& error);
-  void End(std::string_view reason, const Timings& timings);
-  // Sends the head of the stream, and the role, before the first chunk or comment.
+  void CancelAll();
+  void End();
+  // Sends the head of the stream, the roles and the echo, before the first chunk or comment.
   void BeginStream();
   void Comment(std::string_view text);
   bool wants_tokens() const { return options_.head.logprobs.has_value() || options_.head.return_tokens; }
+  // The client is there and no choice has failed.
+  bool speaking() const { return !failed_ && !exchange_->gone(); }
 
   const ReplyOptions options_;
   const std::shared_ptr<HttpExchange> exchange_;
@@ -52,16 +79,17 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const TextCodec& codec_;
   const std::function<void()> on_end_;
   const std::chrono::steady_clock::time_point started_;
-  SequenceId id_;
+  std::vector<Choice> choices_;
+  std::vector<Timings> timings_;  // [choices_]
+  uint32_t live_ = 0;             // choices that the engine has not ended
   uint32_t prompt_tokens_ = 0;
   uint32_t prefilled_ = 0;
   std::chrono::steady_clock::time_point last_comment_;
-  bool ended_ = false;
+  bool failed_ = false;
+  int status_ = 200;
+  std::string reason_;  // of the end
   bool stream_begun_ = false;
-  bool role_sent_ = false;
   bool first_token_seen_ = false;
-  ReplyPart collected_;       // of a reply that is not streamed
-  uint64_t text_offset_ = 0;  // characters streamed
 };
 
 }  // namespace reprise

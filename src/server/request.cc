@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/completion_fields.h"
 #include "server/field_values.h"
+#include "server/prompt_fields.h"
 
 namespace reprise {
 namespace {
@@ -13,31 +14,6 @@ MaybeError ParseObject(std::string_view body, const RequestLimits& limits, Json*
   if (auto error = ParseJson(body, limits.json, out)) return error;
   if (!out->is_object()) {
     return InvalidJson(absl::StrCat("the body is ", std::string(KindOf(*out)), "; it must be an object"));
-  }
-  return std::nullopt;
-}
-
-// What depends on more than one field.
-MaybeError Settle(Endpoint endpoint, CompletionFields& fields) {
-  CompletionRequest& request = fields.request;
-  if (!fields.prompt_given) {
-    return endpoint == Endpoint::kChat
-               ? MissingField("messages", "`messages` is needed: an array of {\"role\": ..., \"content\": ...}")
-               : MissingField("prompt", "`prompt` is needed: a string or an array of token ids");
-  }
-  if (fields.max_completion_tokens.has_value()) {
-    if (request.max_tokens.has_value() && *request.max_tokens != *fields.max_completion_tokens) {
-      return InvalidValue("max_completion_tokens",
-                          absl::StrCat("`max_tokens` is ", *request.max_tokens, " and `max_completion_tokens` is ",
-                                       *fields.max_completion_tokens, "; they are two names of one limit"),
-                          *request.max_tokens, static_cast<double>(*fields.max_completion_tokens));
-    }
-    request.max_tokens = static_cast<uint32_t>(*fields.max_completion_tokens);
-  }
-  if (fields.chat_logprobs.value_or(false)) {
-    request.logprobs = static_cast<uint32_t>(fields.top_logprobs.value_or(0));
-  } else if (fields.top_logprobs.value_or(0) > 0) {
-    return InvalidValue("top_logprobs", "`top_logprobs` needs `logprobs`: true");
   }
   return std::nullopt;
 }
@@ -55,7 +31,7 @@ MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const Reque
     if (value.is_null()) continue;
     if (auto error = parse(key, value, fields)) return error;
   }
-  return Settle(endpoint, fields);
+  return SettleFields(endpoint, fields);
 }
 
 MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, TokenizeRequest* out) {
@@ -79,6 +55,22 @@ MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, Tok
     if (error) return error;
   }
   if (!text_given) return MissingField("content", "`content` is needed: the text to tokenise");
+  return std::nullopt;
+}
+
+MaybeError ParseDetokenize(std::string_view body, const RequestLimits& limits, std::vector<TokenId>* out) {
+  static constexpr std::string_view kKnown[] = {"tokens", "model"};
+  Json json;
+  if (auto error = ParseObject(body, limits, &json)) return error;
+  bool tokens_given = false;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "model") continue;
+    if (key != "tokens") return UnknownField("", key, kKnown);
+    if (!value.is_array()) return WrongType(key, KindOf(value), "an array of token ids");
+    tokens_given = true;
+    if (auto error = ReadTokens(key, value, limits.vocab_size, out)) return error;
+  }
+  if (!tokens_given) return MissingField("tokens", "`tokens` is needed: an array of token ids");
   return std::nullopt;
 }
 

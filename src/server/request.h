@@ -2,8 +2,9 @@
 // functions, the ones that the fuzzer drives.
 //
 // Every field of OpenAI's API is known: honoured, ignored because it cannot change the reply, or
-// accepted only with the value that changes nothing and refused by name with any other. The rest is
-// `unknown_field`. null means "not given", as OpenAI's clients send it.
+// accepted only with the value that changes nothing and refused by name with any other, as are fields
+// of other servers that have another name here. The rest is `unknown_field`. null means "not given", as
+// OpenAI's clients send it.
 //
 // Ownership: values. Threads: any. Errors: as RequestError, never thrown.
 // Design:    docs/http.md
@@ -31,24 +32,40 @@ inline constexpr uint32_t kStopStringsMax = 16;
 inline constexpr uint32_t kStopBytesMax = 256;
 inline constexpr uint32_t kTopLogprobsMax = 20;
 inline constexpr uint32_t kSaltBytesMax = 256;
+inline constexpr uint32_t kChoicesMax = 16;
+inline constexpr uint32_t kToolsMax = 128;
+inline constexpr uint64_t kToolsBytesMax = 256 << 10;  // names, descriptions and parameters of all tools
+inline constexpr uint64_t kSchemaBytesMax = 64 << 10;  // of response_format, as JSON text
+inline constexpr uint32_t kTemplateKwargsMax = 32;
+inline constexpr uint64_t kTemplateKwargsBytesMax = 16 << 10;
 
 enum class Endpoint : uint8_t { kText, kChat };  // /v1/completions, /v1/chat/completions
 
+// What to do with a prompt that is too long: {"type": "middle"}.
+struct Truncation {
+  bool keep_system = true;
+};
+
 struct CompletionRequest {
   std::string model;  // empty: not given, the server's own
-  // kText: one of the two. kChat: `messages`.
+  // kText: one of the two.
   std::string prompt_text;
   std::vector<TokenId> prompt_tokens;
-  std::vector<ChatMessage> messages;
+  ChatRequest chat;  // kChat; but for its json_schema
 
+  std::string json_schema;  // that the reply follows, as JSON text; empty: free
+  std::optional<Truncation> truncation;
+  uint32_t n = 1;
   std::optional<uint32_t> max_tokens;  // absent: up to the context
   SamplingParameters sampling;         // without the seed
   std::optional<uint64_t> seed;        // absent: random
+  std::vector<LogitBias> logit_bias;
   std::vector<std::string> stop;
   std::optional<uint32_t> logprobs;  // the chosen token's, and this many most likely ones
   bool ignore_eos = false;
   bool stream = false;
   bool include_usage = false;
+  bool echo = false;           // kText: the reply starts with the prompt
   bool return_tokens = false;  // kText: choices[0].tokens
   bool cache_read = true;
   bool cache_write = true;
@@ -65,5 +82,7 @@ struct TokenizeRequest {
   bool parse_special = true;
 };
 MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, TokenizeRequest* out);
+
+MaybeError ParseDetokenize(std::string_view body, const RequestLimits& limits, std::vector<TokenId>* out);
 
 }  // namespace reprise

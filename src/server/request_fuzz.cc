@@ -26,7 +26,7 @@ void CheckRequest(Endpoint endpoint, const CompletionRequest& request, const Req
   for (const TokenId token : request.prompt_tokens) {
     CHECK(token.value() >= 0 && static_cast<uint32_t>(token.value()) < limits.vocab_size);
   }
-  CHECK((endpoint == Endpoint::kChat) == !request.messages.empty());
+  CHECK((endpoint == Endpoint::kChat) == !request.chat.messages.empty());
 }
 
 }  // namespace

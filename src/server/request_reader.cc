@@ -67,6 +67,7 @@ struct RequestReader::Impl {
   RequestError error;
   bool keep_alive = false;
   bool http11 = true;
+  std::string origin;
 };
 
 RequestReader::RequestReader(const ServerLimits& limits, std::shared_ptr<BodyBudget> budget)
@@ -74,6 +75,7 @@ RequestReader::RequestReader(const ServerLimits& limits, std::shared_ptr<BodyBud
 RequestReader::~RequestReader() = default;
 
 RequestReader::Progress RequestReader::Impl::FailParse(const boost::system::error_code& why) {
+  origin = std::string(parser->get()[http::field::origin]);  // a declared length too large fails inside the header
   if (why == http::error::header_limit) {
     return Fail(HttpError(431, absl::StrCat("the header is larger than ", limits.header_bytes_max, " bytes"),
                           limits.header_bytes_max));
@@ -89,6 +91,7 @@ RequestReader::Progress RequestReader::Impl::FailParse(const boost::system::erro
 
 std::optional<RequestReader::Progress> RequestReader::Impl::CheckHeader() {
   const auto& header = parser->get();
+  origin = std::string(header[http::field::origin]);
   // A body framed in two ways is read differently by every proxy on the way.
   if (header.count(http::field::transfer_encoding) > 0 && header.count(http::field::content_length) > 0) {
     return Fail(HttpError(400, "the request has Transfer-Encoding and Content-Length; only one may frame the body"));
@@ -141,6 +144,7 @@ RequestReader::Progress RequestReader::Feed(std::string& in) {
     if (look == Look::kNot) return Progress::kNotHttp;
     if (look == Look::kPartly && in.size() <= impl.limits.header_bytes_max) return Progress::kMore;
     impl.parser.emplace();
+    impl.origin.clear();
     impl.parser->header_limit(impl.limits.header_bytes_max);
     impl.parser->body_limit(impl.limits.body_bytes_max);
   }
@@ -165,6 +169,10 @@ HttpRequest RequestReader::Take() {
   request.method = std::string(message.method_string());
   const std::string target(message.target());
   request.path = target.substr(0, target.find('?'));
+  request.host = std::string(message[http::field::host]);
+  request.authorization = std::string(message[http::field::authorization]);
+  request.origin = impl.origin;
+  request.cors_headers = std::string(message[http::field::access_control_request_headers]);
   request.body = std::move(message.body());
   request.charge = std::move(impl.charge);
   impl.keep_alive = message.keep_alive();
@@ -183,6 +191,7 @@ RequestReader::Progress RequestReader::TimedOut(const std::string& in) {
 
 bool RequestReader::keep_alive() const { return impl_->keep_alive; }
 bool RequestReader::http11() const { return impl_->http11; }
+const std::string& RequestReader::origin() const { return impl_->origin; }
 const RequestError& RequestReader::error() const { return impl_->error; }
 
 }  // namespace reprise

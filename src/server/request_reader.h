@@ -39,9 +39,10 @@ class RequestReader {
   // What to do when the client is too slow; `in` is what Feed left: kError (408) or kNotHttp.
   Progress TimedOut(const std::string& in);
 
-  // Of the last request that Take returned.
+  // Of the last request that Take returned, if nothing else is said.
   bool keep_alive() const;            // as RFC 9112 derives it from version and Connection
   bool http11() const;                // replies may be chunked
+  const std::string& origin() const;  // of the request last seen, once its header is complete; "" without
   const RequestError& error() const;  // REQUIRES: kError
 
  private:

@@ -142,12 +142,12 @@ Json Chunk(const ReplyHead& head, Json choices) {
 }
 
 // The one choice of a chunk; `content` is the chat's delta or the text.
-Json OneChoice(const ReplyHead& head, Json content, Json logprobs, Json finish_reason) {
+Json OneChoice(const ReplyHead& head, uint32_t index, Json content, Json logprobs, Json finish_reason) {
   Json choice;
   if (head.endpoint == Endpoint::kChat) {
-    choice = {{"index", 0}, {"delta", std::move(content)}};
+    choice = {{"index", index}, {"delta", std::move(content)}};
   } else {
-    choice = {{"text", std::move(content)}, {"index", 0}};
+    choice = {{"text", std::move(content)}, {"index", index}};
   }
   choice["logprobs"] = std::move(logprobs);
   choice["finish_reason"] = std::move(finish_reason);
@@ -163,13 +163,102 @@ Json Array(Json only) {
 void AddEnd(const ReplyHead& head, const Timings& timings, Json& body) {
   body["timings"] = TimingsOf(timings);
   body["seed"] = head.seed;
+  if (!head.truncation.has_value()) return;
+  body["truncation"] = {{"dropped_messages", head.truncation->dropped_messages},
+                        {"dropped_tokens", head.truncation->dropped_tokens},
+                        {"prompt_tokens_before", head.truncation->prompt_tokens_before}};
+}
+
+// A delta's tool call has its index; with the id, which only the first one has, come type and name.
+Json ToolCallOf(const ToolCallDelta& call, bool with_index) {
+  Json out = Json::object();
+  if (with_index) out["index"] = call.index;
+  if (!call.id.empty() || !call.name.empty()) {
+    out["id"] = call.id;
+    out["type"] = "function";
+    out["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+  } else {
+    out["function"] = {{"arguments", call.arguments}};
+  }
+  return out;
+}
+
+Json ToolCallsOf(std::span<const ToolCallDelta> calls, bool with_index) {
+  Json out = Json::array();
+  for (const ToolCallDelta& call : calls) out.push_back(ToolCallOf(call, with_index));
+  return out;
+}
+
+Json MessageOf(const ReplyPart& all) {
+  Json message = {{"role", "assistant"}, {"content", all.text}, {"refusal", nullptr}};
+  if (all.text.empty() && !all.tool_calls.empty()) message["content"] = nullptr;
+  if (!all.reasoning.empty()) message["reasoning_content"] = all.reasoning;
+  if (!all.tool_calls.empty()) message["tool_calls"] = ToolCallsOf(all.tool_calls, /*with_index=*/false);
+  return message;
+}
+
+Json DeltaOf(const ReplyPart& part) {
+  Json delta = Json::object();
+  if (!part.reasoning.empty()) delta["reasoning_content"] = part.reasoning;
+  // A chunk with nothing but log-probabilities has an empty content, so that readers find one.
+  if (!part.text.empty() || (part.reasoning.empty() && part.tool_calls.empty())) delta["content"] = part.text;
+  if (!part.tool_calls.empty()) delta["tool_calls"] = ToolCallsOf(part.tool_calls, /*with_index=*/true);
+  return delta;
+}
+
+Json WholeChoiceOf(const ReplyHead& head, const WholeChoice& whole, const TextCodec& codec) {
+  const ReplyPart& all = whole.all;
+  Json choice;
+  if (head.endpoint == Endpoint::kChat) {
+    choice = {{"index", all.choice}, {"message", MessageOf(all)}};
+  } else {
+    choice = {{"text", all.text}, {"index", all.choice}};
+  }
+  choice["logprobs"] = LogprobsOf(head, all, codec);
+  choice["finish_reason"] = std::string(whole.finish);
+  if (head.return_tokens) choice["tokens"] = TokenIds(all.tokens);
+  return choice;
+}
+
+Json ModelOf(const ModelEntry& model) {
+  return Json({{"id", model.name},
+               {"object", "model"},
+               {"created", model.created},
+               {"owned_by", "reprise"},
+               {"meta", {{"n_ctx", model.context_max}, {"n_vocab", model.vocab_size}}}});
 }
 
 }  // namespace
 
-std::string_view FinishName(FinishReason reason) {
+void Join(ChatDelta delta, ReplyPart& part) {
+  part.text += delta.content;
+  part.reasoning += delta.reasoning;
+  for (ToolCallDelta& call : delta.tool_calls) {
+    const auto same = std::find_if(part.tool_calls.begin(), part.tool_calls.end(),
+                                   [&call](const ToolCallDelta& other) { return other.index == call.index; });
+    if (same == part.tool_calls.end()) {
+      part.tool_calls.push_back(std::move(call));
+      continue;
+    }
+    same->id += call.id;
+    same->name += call.name;
+    same->arguments += call.arguments;
+  }
+}
+
+std::string_view FinishName(FinishReason reason, bool called_tools) {
   CHECK(reason == FinishReason::kStop || reason == FinishReason::kLength);
-  return reason == FinishReason::kStop ? "stop" : "length";
+  if (reason == FinishReason::kLength) return "length";
+  return called_tools ? "tool_calls" : "stop";
+}
+
+Timings Together(std::span<const Timings> choices) {
+  Timings all = choices.front();
+  for (const Timings& other : choices.subspan(1)) {
+    all.predicted_n += other.predicted_n;
+    all.decode_ms = std::max(all.decode_ms, other.decode_ms);
+  }
+  return all;
 }
 
 uint64_t CountCharacters(const TextCodec& codec, std::span<const GeneratedToken> tokens) {
@@ -181,42 +270,34 @@ uint64_t CountCharacters(const TextCodec& codec, std::span<const GeneratedToken>
   return count;
 }
 
-std::string WholeReply(const ReplyHead& head, const ReplyPart& all, FinishReason reason, const Timings& timings,
+std::string WholeReply(const ReplyHead& head, std::span<const WholeChoice> choices, const Timings& timings,
                        const TextCodec& codec) {
   const bool chat = head.endpoint == Endpoint::kChat;
-  Json choice;
-  if (chat) {
-    choice = {{"index", 0}, {"message", {{"role", "assistant"}, {"content", all.text}, {"refusal", nullptr}}}};
-  } else {
-    choice = {{"text", all.text}, {"index", 0}};
-  }
-  choice["logprobs"] = LogprobsOf(head, all, codec);
-  choice["finish_reason"] = std::string(FinishName(reason));
-  if (head.return_tokens) choice["tokens"] = TokenIds(all.tokens);
-  Json body = Body(head, chat ? "chat.completion" : "text_completion", Array(std::move(choice)));
+  Json all = Json::array();
+  for (const WholeChoice& choice : choices) all.push_back(WholeChoiceOf(head, choice, codec));
+  Json body = Body(head, chat ? "chat.completion" : "text_completion", std::move(all));
   body["usage"] = UsageOf(timings);
   AddEnd(head, timings, body);
   return Dump(body);
 }
 
-std::string RoleChunk(const ReplyHead& head) {
+std::string RoleChunk(const ReplyHead& head, uint32_t choice) {
   CHECK(head.endpoint == Endpoint::kChat);
   Json delta = {{"role", "assistant"}, {"content", ""}, {"refusal", nullptr}};
-  return Dump(Chunk(head, Array(OneChoice(head, std::move(delta), nullptr, nullptr))));
+  return Dump(Chunk(head, Array(OneChoice(head, choice, std::move(delta), nullptr, nullptr))));
 }
 
 std::string PartChunk(const ReplyHead& head, const ReplyPart& part, const TextCodec& codec) {
-  Json content = part.text;
-  if (head.endpoint == Endpoint::kChat) content = Json({{"content", part.text}});
-  Json choice = OneChoice(head, std::move(content), LogprobsOf(head, part, codec), nullptr);
+  Json content = head.endpoint == Endpoint::kChat ? DeltaOf(part) : Json(part.text);
+  Json choice = OneChoice(head, part.choice, std::move(content), LogprobsOf(head, part, codec), nullptr);
   if (head.return_tokens) choice["tokens"] = TokenIds(part.tokens);
   return Dump(Chunk(head, Array(std::move(choice))));
 }
 
-std::string EndChunk(const ReplyHead& head, FinishReason reason, const Timings& timings) {
+std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings) {
   Json content = head.endpoint == Endpoint::kChat ? Json::object() : Json("");
-  Json body = Chunk(head, Array(OneChoice(head, std::move(content), nullptr, std::string(FinishName(reason)))));
-  if (!head.include_usage) AddEnd(head, timings, body);
+  Json body = Chunk(head, Array(OneChoice(head, choice, std::move(content), nullptr, std::string(finish))));
+  if (timings != nullptr) AddEnd(head, *timings, body);
   return Dump(body);
 }
 
@@ -227,11 +308,11 @@ std::string UsageChunk(const ReplyHead& head, const Timings& timings) {
   return Dump(body);
 }
 
-std::string ModelList(std::span<const std::string> names, int64_t created) {
+std::string ModelBody(const ModelEntry& model) { return Dump(ModelOf(model)); }
+
+std::string ModelList(std::span<const ModelEntry> models) {
   Json data = Json::array();
-  for (const std::string& name : names) {
-    data.push_back(Json({{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "reprise"}}));
-  }
+  for (const ModelEntry& model : models) data.push_back(ModelOf(model));
   return Dump(Json({{"object", "list"}, {"data", std::move(data)}}));
 }
 
@@ -239,6 +320,12 @@ std::string TokenList(std::span<const TokenId> tokens) {
   Json ids = Json::array();
   for (const TokenId token : tokens) ids.push_back(token.value());
   return Dump(Json({{"tokens", std::move(ids)}}));
+}
+
+std::string DetokenizedBody(std::span<const TokenId> tokens, const TextCodec& codec) {
+  std::string text;
+  for (const TokenId token : tokens) text += codec.Piece(token);
+  return Dump(Json({{"content", std::move(text)}}));
 }
 
 }  // namespace reprise

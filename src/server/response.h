@@ -18,6 +18,13 @@
 
 namespace reprise {
 
+// What truncation did to the prompt.
+struct TruncationReport {
+  uint32_t dropped_messages = 0;
+  uint32_t dropped_tokens = 0;
+  uint32_t prompt_tokens_before = 0;
+};
+
 // What every body of one reply says.
 struct ReplyHead {
   Endpoint endpoint = Endpoint::kText;
@@ -28,33 +35,60 @@ struct ReplyHead {
   bool include_usage = false;  // chunks say "usage": null, and one more at the end says it
   bool return_tokens = false;
   std::optional<uint32_t> logprobs;
+  std::optional<TruncationReport> truncation;
 };
 
-// A part of a reply, or all of it.
+// A part of one choice of a reply, or all of it.
 struct ReplyPart {
-  std::string text;
+  uint32_t choice = 0;
+  std::string text;                       // kChat: the message's content
+  std::string reasoning;                  // kChat
+  std::vector<ToolCallDelta> tool_calls;  // kChat
   std::vector<GeneratedToken> tokens;
-  uint64_t text_offset = 0;  // characters of the reply before this part
+  uint64_t text_offset = 0;  // characters of the choice before this part
 };
 
-// "stop" or "length". REQUIRES: one of these two.
-std::string_view FinishName(FinishReason reason);
+// Appends what `delta` adds to the message; tool calls of one index become one.
+void Join(ChatDelta delta, ReplyPart& part);
+
+// One choice of a reply that is not streamed.
+struct WholeChoice {
+  ReplyPart all;
+  std::string_view finish;  // FinishName
+};
+
+// "stop", "length" or "tool_calls". REQUIRES: kStop or kLength.
+std::string_view FinishName(FinishReason reason, bool called_tools);
+
+// Of all choices together: the first one's, which has computed the prompt for the others, but with every
+// token generated and the longest decoding.
+Timings Together(std::span<const Timings> choices);
 
 // Characters that the tokens' bytes begin.
 uint64_t CountCharacters(const TextCodec& codec, std::span<const GeneratedToken> tokens);
 
 // A reply that is not streamed.
-std::string WholeReply(const ReplyHead& head, const ReplyPart& all, FinishReason reason, const Timings& timings,
+std::string WholeReply(const ReplyHead& head, std::span<const WholeChoice> choices, const Timings& timings,
                        const TextCodec& codec);
 
-// Chunks of a streamed one, in this order: the role (kChat only), parts, the end, the usage (with
-// include_usage only). The last of them carries timings and seed.
-std::string RoleChunk(const ReplyHead& head);
+// Chunks of a streamed one, in this order for each choice: the role (kChat only), parts, the end; after
+// the last choice the usage (with include_usage only). The last chunk of all carries timings, seed and
+// truncation; `timings` of EndChunk is null for every other one.
+std::string RoleChunk(const ReplyHead& head, uint32_t choice);
 std::string PartChunk(const ReplyHead& head, const ReplyPart& part, const TextCodec& codec);
-std::string EndChunk(const ReplyHead& head, FinishReason reason, const Timings& timings);
+std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings);
 std::string UsageChunk(const ReplyHead& head, const Timings& timings);
 
-std::string ModelList(std::span<const std::string> names, int64_t created);
+// What GET /v1/models says of a model.
+struct ModelEntry {
+  std::string name;
+  int64_t created = 0;
+  uint32_t context_max = 0;
+  uint32_t vocab_size = 0;
+};
+std::string ModelBody(const ModelEntry& model);
+std::string ModelList(std::span<const ModelEntry> models);
 std::string TokenList(std::span<const TokenId> tokens);
+std::string DetokenizedBody(std::span<const TokenId> tokens, const TextCodec& codec);
 
 }  // namespace reprise

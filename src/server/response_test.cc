@@ -40,15 +40,20 @@ ReplyPart Hi() {
                      {TokenId('i'), -std::numeric_limits<float>::infinity(), {}}}};
 }
 
+std::string Whole(const ReplyHead& head, std::string_view finish, ReplyPart all = Hi()) {
+  const WholeChoice choice{std::move(all), finish};
+  return WholeReply(head, {&choice, 1}, kTimings, FakeCodec());
+}
+
 TEST(ResponseTest, WholeTextReply) {
-  EXPECT_EQ(WholeReply(Head(Endpoint::kText), Hi(), FinishReason::kStop, kTimings, FakeCodec()),
+  EXPECT_EQ(Whole(Head(Endpoint::kText), "stop"),
             std::string(R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[)"
                         R"({"text":"Hi","index":0,"logprobs":null,"finish_reason":"stop"}],)") +
                 kUsage + kEnd);
 }
 
 TEST(ResponseTest, WholeChatReply) {
-  EXPECT_EQ(WholeReply(Head(Endpoint::kChat), Hi(), FinishReason::kLength, kTimings, FakeCodec()),
+  EXPECT_EQ(Whole(Head(Endpoint::kChat), "length"),
             std::string(R"({"id":"cmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[)"
                         R"({"index":0,"message":{"role":"assistant","content":"Hi","refusal":null},)"
                         R"("logprobs":null,"finish_reason":"length"}],)") +
@@ -59,7 +64,7 @@ TEST(ResponseTest, TextLogprobsAndTokens) {
   ReplyHead head = Head(Endpoint::kText);
   head.logprobs = 2;
   head.return_tokens = true;
-  const Json reply = Json::parse(WholeReply(head, Hi(), FinishReason::kStop, kTimings, FakeCodec()));
+  const Json reply = Json::parse(Whole(head, "stop"));
   EXPECT_EQ(Dump(reply["choices"][0]["logprobs"]),
             R"({"tokens":["H","i"],"token_logprobs":[-0.5,-9999.0],)"
             R"("top_logprobs":[{"H":-0.5,"bytes:\\xc3":-2.0},{}],"text_offset":[0,1]})");
@@ -69,7 +74,7 @@ TEST(ResponseTest, TextLogprobsAndTokens) {
 TEST(ResponseTest, ChatLogprobs) {
   ReplyHead head = Head(Endpoint::kChat);
   head.logprobs = 2;
-  const Json reply = Json::parse(WholeReply(head, Hi(), FinishReason::kStop, kTimings, FakeCodec()));
+  const Json reply = Json::parse(Whole(head, "stop"));
   EXPECT_EQ(Dump(reply["choices"][0]["logprobs"]["content"][0]),
             std::string(R"({"token":"H","logprob":-0.5,"bytes":[72],"top_logprobs":[)"
                         R"({"token":"H","logprob":-0.5,"bytes":[72]},{"token":")") +
@@ -80,11 +85,10 @@ TEST(ResponseTest, ChatChunks) {
   const ReplyHead head = Head(Endpoint::kChat);
   const std::string start =
       R"({"id":"cmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":)";
-  EXPECT_EQ(RoleChunk(head),
+  EXPECT_EQ(RoleChunk(head, 0),
             start + R"({"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}]})");
   EXPECT_EQ(PartChunk(head, Hi(), FakeCodec()), start + R"({"content":"Hi"},"logprobs":null,"finish_reason":null}]})");
-  EXPECT_EQ(EndChunk(head, FinishReason::kStop, kTimings),
-            start + R"({},"logprobs":null,"finish_reason":"stop"}],)" + kEnd);
+  EXPECT_EQ(EndChunk(head, 0, "stop", &kTimings), start + R"({},"logprobs":null,"finish_reason":"stop"}],)" + kEnd);
 }
 
 TEST(ResponseTest, TextChunksWithUsageInTheLastOneOnly) {
@@ -93,7 +97,7 @@ TEST(ResponseTest, TextChunksWithUsageInTheLastOneOnly) {
   const std::string start = R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[)";
   EXPECT_EQ(PartChunk(head, Hi(), FakeCodec()),
             start + R"({"text":"Hi","index":0,"logprobs":null,"finish_reason":null}],"usage":null})");
-  EXPECT_EQ(EndChunk(head, FinishReason::kLength, kTimings),
+  EXPECT_EQ(EndChunk(head, 0, "length", nullptr),
             start + R"({"text":"","index":0,"logprobs":null,"finish_reason":"length"}],"usage":null})");
   EXPECT_EQ(UsageChunk(head, kTimings), start + "]," + kUsage + kEnd);
 }
@@ -132,12 +136,72 @@ TEST(ResponseTest, OnlyUtf8IsAName) {
   }
 }
 
+ReplyPart Called() {
+  ReplyPart part;
+  Join({.reasoning = "hm"}, part);
+  Join({.tool_calls = {{0, "call_1", "add", "{\"a\":"}}}, part);
+  Join({.tool_calls = {{0, "", "", "1}"}, {1, "call_2", "now", "{}"}}}, part);
+  return part;
+}
+
+TEST(ResponseTest, JoinedToolCallsAreTheMessage) {
+  const Json reply = Json::parse(Whole(Head(Endpoint::kChat), "tool_calls", Called()));
+  EXPECT_EQ(Dump(reply["choices"][0]["message"]),
+            R"({"role":"assistant","content":null,"refusal":null,"reasoning_content":"hm","tool_calls":[)"
+            R"({"id":"call_1","type":"function","function":{"name":"add","arguments":"{\"a\":1}"}},)"
+            R"({"id":"call_2","type":"function","function":{"name":"now","arguments":"{}"}}]})");
+}
+
+TEST(ResponseTest, DeltasOfToolCallsNameThemOnce) {
+  const ReplyHead head = Head(Endpoint::kChat);
+  const auto delta = [&](const ReplyPart& part) {
+    return Dump(Json::parse(PartChunk(head, part, FakeCodec()))["choices"][0]["delta"]);
+  };
+  EXPECT_EQ(delta({.tool_calls = {{1, "call_2", "now", ""}}}),
+            R"({"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"now","arguments":""}}]})");
+  EXPECT_EQ(delta({.tool_calls = {{1, "", "", "{}"}}}),
+            R"({"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]})");
+  EXPECT_EQ(delta({.reasoning = "hm"}), R"({"reasoning_content":"hm"})");
+  EXPECT_EQ(delta({}), R"({"content":""})");
+}
+
+TEST(ResponseTest, ChoicesCarryTheirIndexAndUsageTheirSum) {
+  Timings second = kTimings;
+  second.predicted_n = 5;
+  second.computed_n = 1;
+  second.decode_ms = 1000;
+  const Timings both[] = {kTimings, second};
+  std::vector<WholeChoice> choices = {{Hi(), "stop"}, {Hi(), "length"}};
+  choices[1].all.choice = 1;
+  const Json reply = Json::parse(WholeReply(Head(Endpoint::kText), choices, Together(both), FakeCodec()));
+  EXPECT_EQ(reply["choices"][1]["index"], 1);
+  EXPECT_EQ(reply["choices"][1]["finish_reason"], "length");
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], 480);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 7);
+  EXPECT_EQ(reply["usage"]["total_tokens"], 487);
+  EXPECT_EQ(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 384);
+  EXPECT_EQ(reply["timings"]["decode_ms"], 1000.0);
+}
+
+TEST(ResponseTest, TruncationIsReported) {
+  ReplyHead head = Head(Endpoint::kChat);
+  head.truncation = {.dropped_messages = 2, .dropped_tokens = 30, .prompt_tokens_before = 100};
+  constexpr std::string_view kReport =
+      R"("seed":7,"truncation":{"dropped_messages":2,"dropped_tokens":30,"prompt_tokens_before":100}})";
+  EXPECT_TRUE(Whole(head, "stop").ends_with(kReport));
+  EXPECT_TRUE(EndChunk(head, 0, "stop", &kTimings).ends_with(kReport));
+  EXPECT_EQ(EndChunk(head, 0, "stop", nullptr).find("truncation"), std::string::npos);
+}
+
 TEST(ResponseTest, Lists) {
-  const std::vector<std::string> names = {"a", "b"};
-  EXPECT_EQ(ModelList(names, 5),
-            R"({"object":"list","data":[{"id":"a","object":"model","created":5,"owned_by":"reprise"},)"
-            R"({"id":"b","object":"model","created":5,"owned_by":"reprise"}]})");
+  const std::vector<ModelEntry> models = {{"a", 5, 4096, 257}, {"b", 5, 4096, 257}};
+  const std::string a =
+      R"({"id":"a","object":"model","created":5,"owned_by":"reprise","meta":{"n_ctx":4096,"n_vocab":257}})";
+  EXPECT_EQ(ModelBody(models[0]), a);
+  EXPECT_EQ(ModelList(models), R"({"object":"list","data":[)" + a + "," + ModelBody(models[1]) + "]}");
   EXPECT_EQ(TokenList({}), R"({"tokens":[]})");
+  const std::vector<TokenId> tokens = {TokenId('H'), TokenId(0xC3), TokenId(0xA9), TokenId(0xFF)};
+  EXPECT_EQ(DetokenizedBody(tokens, FakeCodec()), "{\"content\":\"H\xC3\xA9\xEF\xBF\xBD\"}");
 }
 
 TEST(SseTest, Framing) {

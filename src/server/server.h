@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "base/ledger.h"
 #include "engine/engine.h"
+#include "server/request_log.h"
 #include "server/server_limits.h"
 #include "server/text_codec.h"
 
@@ -34,6 +35,11 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8080;    // 0: any free one, see port()
   bool any_model = false;  // every `model` of a request is taken, and echoed
+  // Any of these must come as `Authorization: Bearer KEY`, but for /health, /ready and OPTIONS; empty: none is needed.
+  std::vector<std::string> api_keys;
+  // Web pages whose scripts may use the server besides those of this machine ("https://chat.example.org"); "*": all.
+  std::vector<std::string> cors_origins;
+  bool log_prompts = false;  // into the log, at level info
   ServerLimits limits;
 };
 

@@ -10,20 +10,6 @@
 namespace reprise {
 namespace {
 
-// The `data:` lines of a stream; comments apart.
-std::vector<std::string> DataOf(const std::string& stream) {
-  std::vector<std::string> out;
-  size_t at = 0;
-  while (at < stream.size()) {
-    const size_t end = stream.find("\n\n", at);
-    if (end == std::string::npos) break;
-    const std::string event = stream.substr(at, end - at);
-    if (event.starts_with("data: ")) out.push_back(event.substr(6));
-    at = end + 2;
-  }
-  return out;
-}
-
 class ServerTest : public LiveServerTest {};
 
 TEST_F(ServerTest, AnswersACompletion) {
@@ -197,10 +183,11 @@ TEST_F(ServerTest, ABaseModelSaysWhatToDoAboutConversations) {
 
 TEST_F(ServerTest, ATemplateThatRefusesIsTheCallersFault) {
   Start();
-  const RawResponse response = Ask("POST", "/v1/chat/completions", R"({"messages":[{"role":"tool","content":"x"}]})");
+  const RawResponse response =
+      Ask("POST", "/v1/chat/completions", R"({"messages":[{"role":"user","content":"refuse me"}]})");
   EXPECT_EQ(response.status, 400);
   EXPECT_EQ(CodeOf(response), "invalid_value");
-  EXPECT_NE(response.body.find("no tools"), std::string::npos);
+  EXPECT_NE(response.body.find("the template refused"), std::string::npos);
 }
 
 TEST_F(ServerTest, AnEmptyPromptIsFineOnlyWhereTheModelHasABeginning) {

@@ -1,9 +1,22 @@
 #include "server/text_codec.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 
 namespace reprise {
 namespace {
+
+class ModelReplyReader : public ReplyReader {
+ public:
+  ModelReplyReader(std::shared_ptr<const ReplyFormat> format, uint64_t seed) : parser_(std::move(format), seed) {}
+  ChatDelta Append(std::string_view text) override { return parser_.Append(text); }
+  ChatDelta Finish() override { return parser_.Finish(); }
+  uint32_t tool_calls() const override { return parser_.tool_calls(); }
+
+ private:
+  ChatReplyParser parser_;
+};
 
 class ModelTextCodec : public TextCodec {
  public:
@@ -15,13 +28,19 @@ class ModelTextCodec : public TextCodec {
   }
   std::string Piece(TokenId token) const override { return tokenizer_.Piece(token, /*special=*/true); }
   uint32_t vocab_size() const override { return tokenizer_.vocab_size(); }
-  absl::StatusOr<std::string> RenderChat(const std::vector<ChatMessage>& messages) const override {
+  absl::StatusOr<ChatPrompt> Prompt(const ChatRequest& request) const override {
     if (chat_template_ == nullptr) {
       return absl::FailedPreconditionError(
           "this model has no chat template (a base model): use /v1/completions, or start the server with "
           "--chat-template FILE");
     }
-    return chat_template_->Render(messages);
+    return chat_template_->Prompt(request);
+  }
+  absl::StatusOr<std::shared_ptr<const Grammar>> CompileSchema(std::string_view schema) const override {
+    return Grammar::FromJsonSchema(tokenizer_, schema);
+  }
+  std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat> format, uint64_t seed) const override {
+    return std::make_unique<ModelReplyReader>(std::move(format), seed);
   }
 
  private:

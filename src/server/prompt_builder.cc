@@ -1,0 +1,203 @@
+#include "server/prompt_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kReplyShare = 4;  // truncation without max_tokens keeps a quarter of the context for the reply
+
+// Tokens that a truncated prompt may have.
+uint64_t PromptTokensMax(const CompletionRequest& request, uint32_t context_max) {
+  const uint64_t reply = request.max_tokens.value_or(context_max / kReplyShare);
+  return reply < context_max ? context_max - reply : 0;
+}
+
+// A template may say more about fewer messages.
+uint32_t Fewer(uint32_t before, size_t after) { return after < before ? before - static_cast<uint32_t>(after) : 0; }
+
+// The template and the schemas are compiled in one go; which of them failed is found out only then.
+RequestError WhyNoPrompt(const CompletionRequest& request, const TextCodec& codec, const absl::Status& status) {
+  const std::string why(status.message());
+  if (status.code() == absl::StatusCode::kFailedPrecondition) {
+    RequestError error = InvalidValue("messages", why);
+    error.code = "unsupported";
+    return error;
+  }
+  if (!request.json_schema.empty()) {
+    if (const auto grammar = codec.CompileSchema(request.json_schema); !grammar.ok()) {
+      return InvalidValue("response_format", absl::StrCat("`response_format` has a schema that cannot be followed: ",
+                                                          std::string(grammar.status().message())));
+    }
+  }
+  for (size_t i = 0; i < request.chat.tools.size(); ++i) {
+    if (request.chat.tools[i].parameters.empty()) continue;
+    if (const auto grammar = codec.CompileSchema(request.chat.tools[i].parameters); !grammar.ok()) {
+      const std::string param = absl::StrCat("tools[", i, "].function.parameters");
+      return InvalidValue(
+          param,
+          absl::StrCat("`", param, "` is a schema that cannot be followed: ", std::string(grammar.status().message())));
+    }
+  }
+  return InvalidValue("messages", why);
+}
+
+// A conversation's prompt with the first `dropped` groups left out.
+struct Rendered {
+  ChatPrompt chat;
+  std::vector<TokenId> tokens;
+};
+absl::StatusOr<Rendered> Render(const ChatRequest& chat, const TextCodec& codec) {
+  absl::StatusOr<ChatPrompt> prompt = codec.Prompt(chat);
+  if (!prompt.ok()) return prompt.status();
+  Rendered out{*std::move(prompt), {}};
+  out.tokens = codec.Encode(out.chat.text, /*add_special=*/true, /*parse_special=*/true);
+  return out;
+}
+
+// Leaves out as few groups as make the prompt fit, all of them if none do.
+class MiddleDropper {
+ public:
+  MiddleDropper(const ChatRequest& chat, bool keep_system, const TextCodec& codec)
+      : chat_(chat), codec_(codec), groups_(DroppableGroups(chat.messages, keep_system)) {}
+
+  absl::StatusOr<Rendered> Fit(uint64_t tokens_max, uint32_t* dropped_messages) {
+    size_t low = FewestByTexts(tokens_max), high = groups_.size();
+    absl::StatusOr<Rendered> best = Without(high);
+    if (!best.ok() || best->tokens.size() > tokens_max) low = high;
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      absl::StatusOr<Rendered> tried = Without(middle);
+      if (!tried.ok()) return tried;
+      if (tried->tokens.size() > tokens_max) {
+        low = middle + 1;
+      } else {
+        high = middle;
+        best = std::move(tried);
+      }
+    }
+    *dropped_messages = 0;
+    for (size_t i = 0; i < high; ++i) *dropped_messages += static_cast<uint32_t>(groups_[i].size());
+    return best;
+  }
+
+ private:
+  absl::StatusOr<Rendered> Without(size_t dropped) const {
+    std::vector<bool> left_out(chat_.messages.size());
+    for (size_t i = 0; i < dropped; ++i) {
+      for (const size_t index : groups_[i]) left_out[index] = true;
+    }
+    ChatRequest shorter = chat_;
+    shorter.messages.clear();
+    for (size_t i = 0; i < chat_.messages.size(); ++i) {
+      if (!left_out[i]) shorter.messages.push_back(chat_.messages[i]);
+    }
+    return Render(shorter, codec_);
+  }
+  // A bound from below by the messages' own texts, which costs one tokenisation of what may stay and
+  // saves many of what may not.
+  size_t FewestByTexts(uint64_t tokens_max) const {
+    uint64_t tokens = 0;
+    size_t kept_from = groups_.size();
+    while (kept_from > 0) {
+      for (const size_t index : groups_[kept_from - 1]) {
+        tokens += codec_.Encode(chat_.messages[index].content, /*add_special=*/false, /*parse_special=*/false).size();
+      }
+      if (tokens > tokens_max) break;
+      --kept_from;
+    }
+    return kept_from;
+  }
+
+  const ChatRequest& chat_;
+  const TextCodec& codec_;
+  const std::vector<std::vector<size_t>> groups_;
+};
+
+MaybeError BuildChat(CompletionRequest& request, const TextCodec& codec, uint32_t context_max, BuiltPrompt* out) {
+  request.chat.json_schema = request.json_schema;
+  absl::StatusOr<Rendered> rendered = Render(request.chat, codec);
+  if (!rendered.ok()) return WhyNoPrompt(request, codec, rendered.status());
+  if (request.truncation.has_value()) {
+    TruncationReport& report = out->truncation.emplace();
+    report.prompt_tokens_before = static_cast<uint32_t>(rendered->tokens.size());
+    const uint64_t tokens_max = PromptTokensMax(request, context_max);
+    if (rendered->tokens.size() > tokens_max && tokens_max > 0) {
+      MiddleDropper dropper(request.chat, request.truncation->keep_system, codec);
+      rendered = dropper.Fit(tokens_max, &report.dropped_messages);
+      if (!rendered.ok()) return WhyNoPrompt(request, codec, rendered.status());
+    }
+    report.dropped_tokens = Fewer(report.prompt_tokens_before, rendered->tokens.size());
+  }
+  out->tokens = std::move(rendered->tokens);
+  out->chat = std::move(rendered->chat);
+  return std::nullopt;
+}
+
+MaybeError BuildText(CompletionRequest& request, const TextCodec& codec, uint32_t context_max, BuiltPrompt* out) {
+  if (!request.json_schema.empty()) {
+    auto grammar = codec.CompileSchema(request.json_schema);
+    if (!grammar.ok()) {
+      return InvalidValue("response_format", absl::StrCat("`response_format` has a schema that cannot be followed: ",
+                                                          std::string(grammar.status().message())));
+    }
+    out->chat.grammar = *std::move(grammar);
+  }
+  std::vector<TokenId>& tokens = out->tokens;
+  tokens = request.prompt_tokens.empty()
+               ? codec.Encode(request.prompt_text, /*add_special=*/true, /*parse_special=*/true)
+               : std::move(request.prompt_tokens);
+  if (!request.truncation.has_value()) return std::nullopt;
+  TruncationReport& report = out->truncation.emplace();
+  report.prompt_tokens_before = static_cast<uint32_t>(tokens.size());
+  const uint64_t tokens_max = PromptTokensMax(request, context_max);
+  if (tokens.size() > tokens_max && tokens_max > 0) {
+    const auto head = tokens.begin() + static_cast<ptrdiff_t>(tokens_max - tokens_max / 2);
+    tokens.erase(head, tokens.end() - static_cast<ptrdiff_t>(tokens_max / 2));
+  }
+  report.dropped_tokens = Fewer(report.prompt_tokens_before, tokens.size());
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::vector<size_t>> DroppableGroups(const std::vector<ChatMessage>& messages, bool keep_system) {
+  size_t last_user = messages.size();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role == "user") last_user = i;
+  }
+  const bool no_user = last_user == messages.size();
+  std::vector<std::vector<size_t>> groups;
+  bool open = false;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string& role = messages[i].role;
+    if ((role == "system" && keep_system) || i == last_user) {
+      open = open && i != last_user;
+      continue;
+    }
+    const bool in_last_turn = no_user || i > last_user;
+    const bool begins = in_last_turn ? role == "assistant" : role == "user";
+    if (begins || role == "system" || !open) groups.emplace_back();
+    open = role != "system";
+    groups.back().push_back(i);
+  }
+  // The newest group goes on where the conversation ends, unless that is the user's own message.
+  if (!messages.empty() && !groups.empty() && groups.back().back() == messages.size() - 1) groups.pop_back();
+  return groups;
+}
+
+MaybeError BuildPrompt(Endpoint endpoint, CompletionRequest& request, const TextCodec& codec, uint32_t context_max,
+                       BuiltPrompt* out) {
+  const bool chat = endpoint == Endpoint::kChat;
+  if (auto error = chat ? BuildChat(request, codec, context_max, out) : BuildText(request, codec, context_max, out)) {
+    return error;
+  }
+  if (!out->tokens.empty()) return std::nullopt;
+  const std::string param = chat ? "messages" : "prompt";
+  return InvalidValue(param, absl::StrCat("`", param, "` has no tokens"), 1, 0);
+}
+
+}  // namespace reprise

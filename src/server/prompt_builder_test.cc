@@ -1,0 +1,104 @@
+#include "server/prompt_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/fakes.h"
+
+namespace reprise {
+namespace {
+
+using Groups = std::vector<std::vector<size_t>>;
+
+// One letter for each message: s(ystem), u(ser), a(ssistant), t(ool).
+std::vector<ChatMessage> Messages(std::string_view roles) {
+  std::vector<ChatMessage> messages;
+  for (const char role : roles) {
+    messages.push_back({.role = role == 's' ? "system" : role == 'u' ? "user" : role == 'a' ? "assistant" : "tool"});
+  }
+  return messages;
+}
+
+TEST(PromptBuilderTest, DropsTurnsThenRoundsOfTools) {
+  EXPECT_EQ(DroppableGroups({}, true), Groups());
+  EXPECT_EQ(DroppableGroups(Messages("u"), true), Groups());
+  EXPECT_EQ(DroppableGroups(Messages("su"), true), Groups());
+  EXPECT_EQ(DroppableGroups(Messages("su"), false), (Groups{{0}}));
+  EXPECT_EQ(DroppableGroups(Messages("suauau"), true), (Groups{{1, 2}, {3, 4}}));
+  EXPECT_EQ(DroppableGroups(Messages("suauau"), false), (Groups{{0}, {1, 2}, {3, 4}}));
+  EXPECT_EQ(DroppableGroups(Messages("suatau"), true), (Groups{{1, 2, 3, 4}}));
+  EXPECT_EQ(DroppableGroups(Messages("sua"), true), Groups()) << "the last message stays";
+  EXPECT_EQ(DroppableGroups(Messages("suatatat"), true), (Groups{{2, 3}, {4, 5}}));
+  EXPECT_EQ(DroppableGroups(Messages("uauatat"), true), (Groups{{0, 1}, {3, 4}}));
+  EXPECT_EQ(DroppableGroups(Messages("aau"), true), (Groups{{0, 1}})) << "a conversation that the assistant begins";
+  EXPECT_EQ(DroppableGroups(Messages("aa"), true), (Groups{{0}})) << "no user at all";
+  EXPECT_EQ(DroppableGroups(Messages("uasau"), true), (Groups{{0, 1, 3}})) << "system messages stay where they are";
+}
+
+// Against the simplest search: the fewest groups that fit.
+TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFit) {
+  std::mt19937 random(7);
+  const FakeCodec codec;
+  for (int round = 0; round < 300; ++round) {
+    CompletionRequest request;
+    request.truncation = {.keep_system = random() % 2 == 0};
+    request.max_tokens = 1 + random() % 50;
+    const size_t count = 1 + random() % 12;
+    std::string roles;
+    for (size_t i = 0; i < count; ++i) roles += "suat"[random() % 4];
+    request.chat.messages = Messages(roles);
+    for (ChatMessage& message : request.chat.messages) message.content = std::string(random() % 60, 'x');
+    const uint32_t context = 100 + random() % 300;
+
+    const Groups groups = DroppableGroups(request.chat.messages, request.truncation->keep_system);
+    std::vector<size_t> sizes;  // of the prompt, with so many groups left out
+    for (size_t dropped = 0; dropped <= groups.size(); ++dropped) {
+      std::vector<bool> out(count);
+      for (size_t i = 0; i < dropped; ++i)
+        for (const size_t index : groups[i]) out[index] = true;
+      ChatRequest left;
+      for (size_t i = 0; i < count; ++i)
+        if (!out[i]) left.messages.push_back(request.chat.messages[i]);
+      sizes.push_back(codec.Prompt(left)->text.size());
+    }
+    size_t fewest = 0;
+    while (fewest < groups.size() && sizes[fewest] > context - *request.max_tokens) ++fewest;
+
+    BuiltPrompt built;
+    ASSERT_FALSE(BuildPrompt(Endpoint::kChat, request, codec, context, &built)) << round;
+    EXPECT_EQ(built.tokens.size(), sizes[fewest]) << roles << " round " << round;
+    uint32_t messages = 0;
+    for (size_t i = 0; i < fewest; ++i) messages += groups[i].size();
+    EXPECT_EQ(built.truncation->dropped_messages, messages);
+    EXPECT_EQ(built.truncation->prompt_tokens_before, sizes[0]);
+    EXPECT_EQ(built.truncation->dropped_tokens, sizes[0] - sizes[fewest]);
+  }
+}
+
+TEST(PromptBuilderTest, TextsLoseTheirMiddle) {
+  CompletionRequest request;
+  request.prompt_text = "abcdefghij";
+  request.max_tokens = 5;
+  request.truncation.emplace();
+  BuiltPrompt built;
+  ASSERT_FALSE(BuildPrompt(Endpoint::kText, request, FakeCodec(), 10, &built));
+  std::string left;
+  for (const TokenId token : built.tokens) left += FakeCodec().Piece(token);
+  EXPECT_EQ(left, "abcij");
+  request.max_tokens = 50;  // nothing would make it fit
+  ASSERT_FALSE(BuildPrompt(Endpoint::kText, request, FakeCodec(), 10, &built));
+  EXPECT_EQ(built.tokens.size(), 10u);
+}
+
+TEST(PromptBuilderTest, NothingIsDroppedUnlessAsked) {
+  CompletionRequest request;
+  request.prompt_text = "abcdefghij";
+  BuiltPrompt built;
+  ASSERT_FALSE(BuildPrompt(Endpoint::kText, request, FakeCodec(), 4, &built));
+  EXPECT_EQ(built.tokens.size(), 10u);
+  EXPECT_FALSE(built.truncation.has_value());
+}
+
+}  // namespace
+}  // namespace reprise
