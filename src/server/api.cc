@@ -177,6 +177,7 @@ void Api::Job::Generation() {
   generation.sampling = request.sampling;
   generation.logit_bias = std::move(request.logit_bias);
   generation.grammar = std::move(prompt.chat.grammar);
+  generation.written_tokens = std::move(prompt.chat.written_tokens);
   generation.stop = std::move(request.stop);
   generation.stop.insert(generation.stop.end(), prompt.chat.stop.begin(), prompt.chat.stop.end());
   generation.ignore_eos = request.ignore_eos;

@@ -190,6 +190,7 @@ TEST_F(ChoicesTest, AToolCallThatIsCutShortEndsWithLength) {
 
 TEST_F(ChoicesTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
   codec_.template_stop = {"<end>"};
+  codec_.template_written = {TokenId(256)};
   Start();
   const RawResponse response = Chat(R"({"messages":[{"role":"user","content":"x"}],"stop":"mine",
       "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"required",
@@ -204,6 +205,7 @@ TEST_F(ChoicesTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
   EXPECT_EQ(chat.template_kwargs.at(0).second, "true");
   const GenerationRequest got = engine_.last_request();
   EXPECT_EQ(got.stop, (std::vector<std::string>{"mine", "<end>"}));
+  EXPECT_EQ(got.written_tokens, std::vector<TokenId>{TokenId(256)});
   ASSERT_EQ(got.logit_bias.size(), 1u);
   EXPECT_EQ(got.logit_bias[0].token, TokenId(65));
   EXPECT_EQ(got.sampling.frequency_penalty, 0.5f);
@@ -225,6 +227,8 @@ TEST_F(ChoicesTest, SchemasThatCannotBeFollowedAreNamed) {
   EXPECT_EQ(param(Chat(start + R"("tools":[{"function":{"name":"f","parameters":{}}},
                                            {"function":{"name":"g","parameters":{"bad":1}}}]})")),
             "tools[1].function.parameters");
+  codec_.has_tools = false;
+  EXPECT_EQ(param(Chat(start + R"("tools":[{"function":{"name":"f"}}],"tool_choice":"required"})")), "tool_choice");
 }
 
 TEST_F(ChoicesTest, SchemasOfRunningRequestsHaveABudget) {

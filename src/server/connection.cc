@@ -345,6 +345,11 @@ void Connection::Tick(Clock::time_point now) {
   }
 }
 
+std::optional<Connection::Clock::time_point> Connection::idle_since() const {
+  if (state_ != State::kIdle) return std::nullopt;
+  return entered_;
+}
+
 void Connection::Drain() {
   if (state_ == State::kIdle || state_ == State::kHeader) return Close();
   close_after_ = close_after_ || state_ == State::kAnswering;

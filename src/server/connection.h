@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Drain();
   // Now; the exchange is told.
   void Close();
+  // Since when it waits for a request of which nothing has come yet; absent: it does not.
+  std::optional<Clock::time_point> idle_since() const;
 
  private:
   class Exchange;

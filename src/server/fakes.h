@@ -95,7 +95,10 @@ class FakeCodec : public TextCodec {
     for (const ChatTool& tool : request.tools) {
       if (auto bad = CompileSchema(tool.parameters); !bad.ok()) return bad.status();
     }
-    ChatPrompt prompt{.stop = template_stop};
+    if (request.tool_choice == ToolChoice::kRequired && !has_tools) {
+      return absl::InvalidArgumentError("tool_choice: the template has no tools");
+    }
+    ChatPrompt prompt{.stop = template_stop, .written_tokens = template_written};
     for (const ChatMessage& message : request.messages) {
       if (message.content == "refuse me") return absl::InvalidArgumentError("the template refused the messages");
       prompt.text += message.role + ":" + message.content + "\n";
@@ -116,7 +119,9 @@ class FakeCodec : public TextCodec {
 
   bool bos = false;
   bool has_template = true;
+  bool has_tools = true;
   std::vector<std::string> template_stop;
+  std::vector<TokenId> template_written;
 
  private:
   mutable std::mutex mutex_;

@@ -158,21 +158,36 @@ TEST_F(HostileClientTest, AThousandIdleConnectionsCostLittleAndDisturbNobody) {
   }
 }
 
+// Connections with a request stay; none but them is worth a refusal.
 TEST_F(HostileClientTest, OneConnectionTooManyIsToldSo) {
   options_.limits.connections_max = 4;
+  engine_.stay = Phase::kDecoding;
   Start();
-  std::vector<RawClient> held;
-  ASSERT_TRUE(Eventually([&] {  // until the connection that asked for /ready is gone
-    held.clear();
-    for (int i = 0; i < 4; ++i) held.push_back(Connect());
-    held.back().Get("/health");
-    return held.back().Read().status == 200;
-  }));
+  std::this_thread::sleep_for(50ms);  // until the connection that asked for /ready is gone
+  std::vector<RawClient> busy;
+  for (int i = 0; i < 4; ++i) {
+    busy.push_back(Connect());
+    busy.back().Post("/v1/completions", R"({"prompt":"abc"})");
+  }
+  ASSERT_TRUE(Eventually([&] { return engine_.live() == 4; }));
   const RawResponse refused = Complete(R"({"prompt":"a"})");
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(CodeOf(refused), "queue_full");
-  held.clear();
+  EXPECT_EQ(engine_.live(), 4u);
+  engine_.stay = Phase::kNever;
+  busy.clear();
   EXPECT_TRUE(Eventually([&] { return Complete(R"({"prompt":"a"})").status == 200; }));
+}
+
+TEST_F(HostileClientTest, IdleConnectionsMakeRoom) {
+  options_.limits.connections_max = 4;
+  Start();
+  std::vector<RawClient> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(Connect());
+  // Refused while all of them have only just come.
+  EXPECT_TRUE(Eventually([&] { return Complete(R"({"prompt":"a"})").status == 200; }));
+  idle.back().Get("/health");
+  EXPECT_EQ(idle.back().Read().status, 200);  // it was the longest idle one that went
 }
 
 TEST_F(HostileClientTest, HugeBodiesAreRefusedWithBothNumbers) {

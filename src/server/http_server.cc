@@ -23,6 +23,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr uint32_t kRefusedMax = 64;  // connections beyond the limit that are told so; the rest are just closed
+constexpr std::chrono::milliseconds kIdleMin(250);  // a connection that makes room has waited this long at least
 constexpr size_t kScratchBytes = 16 << 10;
 constexpr rlim_t kOtherFiles = 256;  // model, tiers, log: files that are not connections
 
@@ -114,6 +115,7 @@ struct HttpServer::Impl {
   void Accept();
   void OnAccepted(const error_code& error, tcp::socket socket);
   void OnClosed(Connection& connection);
+  void CloseLongestIdle();
   void Tick();
   void BeginStop(uint32_t grace_ms);
   void EndStop();
@@ -155,6 +157,7 @@ void HttpServer::Impl::OnAccepted(const error_code& error, tcp::socket socket) {
   accepting = false;
   if (host.draining) return;
   if (error) return;  // out of descriptors, most likely: Tick tries again
+  if (connections.size() >= connections_max) CloseLongestIdle();
   if (connections.size() < connections_max + kRefusedMax) {
     const bool refused = connections.size() >= connections_max;
     const auto connection = std::make_shared<Connection>(std::move(socket), host);
@@ -169,6 +172,19 @@ void HttpServer::Impl::OnAccepted(const error_code& error, tcp::socket socket) {
     }
   }
   Accept();
+}
+
+// Makes room: a client that only holds a connection loses it to one that has something to ask.
+void HttpServer::Impl::CloseLongestIdle() {
+  Connection* longest = nullptr;
+  auto since = Connection::Clock::now() - kIdleMin;
+  for (const auto& [connection, owner] : connections) {
+    const auto idle_since = connection->idle_since();
+    if (!idle_since || *idle_since > since) continue;
+    longest = connection;
+    since = *idle_since;
+  }
+  if (longest != nullptr) longest->Close();
 }
 
 void HttpServer::Impl::OnClosed(Connection& connection) {

@@ -42,6 +42,10 @@ RequestError WhyNoPrompt(const CompletionRequest& request, const TextCodec& code
           absl::StrCat("`", param, "` is a schema that cannot be followed: ", std::string(grammar.status().message())));
     }
   }
+  // The template names the field where it is not the messages.
+  for (const char* field : {"tool_choice", "chat_template_kwargs"}) {
+    if (std::string_view(why).starts_with(field)) return InvalidValue(field, why);
+  }
   return InvalidValue("messages", why);
 }
 
