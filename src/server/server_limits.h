@@ -8,7 +8,7 @@
 namespace reprise {
 
 struct ServerLimits {
-  uint32_t connections_max = 2048;           // beyond: the longest idle one is closed, else 503
+  uint32_t connections_max = 1536;           // beyond: the longest idle one is closed, else 503
   uint32_t requests_max = 320;               // choices of replies at once, queued ones included; beyond: 429
   uint32_t header_bytes_max = 16 << 10;      // beyond: 431; pipelined bytes that wait have the same limit
   uint64_t body_bytes_max = 8 << 20;         // beyond: 413 body_too_large
