@@ -3,20 +3,27 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "cli/flag_values.h"
 
 namespace reprise {
+namespace {
+
+constexpr size_t kTemplateBytesMax = 1 << 20;  // models' own have up to 20 kB
+
+}  // namespace
 
 void EngineFlags::AddTo(CLI::App& app) {
   app.add_option("model", model_path, "the model, a GGUF file")->required();
   app.add_option("--memory", memory,
                  "what the process may take, as in 6GiB (default: from the control group or machine)");
-  app.add_option("--context", context, "tokens of one conversation (default: as the model was trained, or what fits)");
+  app.add_option("--context", context, "tokens of one conversation (default: as the model was trained, or what fits)")
+      ->check(CLI::Range(1u, 1u << 30));
   app.add_option("--threads", threads, "compute threads (default: one per core)")->check(CLI::Range(1, 256));
+  app.add_option("--sequences", sequences, "replies computed at the same time (default: 32)")
+      ->check(CLI::Range(1, 256));
   app.add_option("--kv-type", kv_type, "element type of K and V: f16, bf16 or f32")->capture_default_str();
   app.add_option("--isa", isa, "instruction set: portable, avx2 or avx512 (default: the best; the bits are the same)");
   app.add_option("--chat-template", chat_template_path, "a Jinja file to use instead of the model's own template");
@@ -27,6 +34,7 @@ absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
   options.model_path = model_path;
   options.context = context;
   options.threads = threads;
+  if (sequences > 0) options.sequences_max = sequences;
   if (!memory.empty()) {
     const absl::StatusOr<uint64_t> bytes = ParseBytes(memory);
     if (!bytes.ok())
@@ -47,13 +55,9 @@ absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
     options.isa = *parsed;
   }
   if (!chat_template_path.empty()) {
-    std::ifstream file(chat_template_path);
-    if (!file) return absl::NotFoundError(absl::StrCat("--chat-template: cannot read ", chat_template_path));
-    std::ostringstream text;
-    text << file.rdbuf();
-    options.chat_template = text.str();
-    if (options.chat_template.empty())
-      return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", chat_template_path, " is empty"));
+    const absl::StatusOr<std::string> text = ReadTextFile("--chat-template", chat_template_path, kTemplateBytesMax);
+    if (!text.ok()) return text.status();
+    options.chat_template = *text;
   }
   return options;
 }

@@ -14,6 +14,7 @@
 namespace reprise {
 
 void AddServeCommand(CLI::App& app, int& status);
+void AddChatCommand(CLI::App& app, int& status);
 void AddInspectCommand(CLI::App& app, int& status);
 void AddBenchCommand(CLI::App& app, int& status);
 
@@ -23,6 +24,7 @@ struct EngineFlags {
   std::string memory;
   uint32_t context = 0;
   uint32_t threads = 0;
+  uint32_t sequences = 0;
   std::string kv_type = "f16";
   std::string isa;
   std::string chat_template_path;

@@ -1,5 +1,8 @@
 #include "cli/http_client.h"
 
+#include <poll.h>
+
+#include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -13,28 +16,93 @@ namespace reprise {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr uint64_t kBodyBytesMax = 64ull << 20;
+constexpr int kStopPollMs = 50;
+
+// What a reply that is not 200 comes to.
+absl::Status ErrorOf(const std::string& what, unsigned status, const std::string& body) {
+  std::string message = body.substr(0, 2000);
+  const nlohmann::json parsed = nlohmann::json::parse(body, nullptr, false);
+  if (parsed.is_object() && parsed.contains("error") && parsed["error"].is_object())
+    message = parsed["error"].value("message", message);
+  const auto code = status == 401 ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kInternal;
+  return absl::Status(code, absl::StrCat(what, " gave ", status, ": ", message));
+}
+
+}  // namespace
 
 struct HttpClient::Impl {
   std::string host;
   std::string port;
+  std::string base;  // of every path
+  std::string api_key;
   asio::io_context context;
   asio::ip::tcp::resolver::results_type endpoints;
+
+  http::request<http::string_body> Request(http::verb verb, const std::string& path, std::string body) const {
+    http::request<http::string_body> request(verb, base + path, 11);
+    request.set(http::field::host, port == "80" ? host : absl::StrCat(host, ":", port));
+    request.set(http::field::user_agent, "reprise");
+    if (!api_key.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", api_key));
+    if (verb == http::verb::post) request.set(http::field::content_type, "application/json");
+    request.body() = std::move(body);
+    request.prepare_payload();
+    return request;
+  }
+
+  absl::Status Open(asio::ip::tcp::socket& socket) {
+    error_code error;
+    asio::connect(socket, endpoints, error);
+    if (error) return absl::UnavailableError(absl::StrCat("no answer from ", host, ":", port, ": ", error.message()));
+    socket.set_option(asio::ip::tcp::no_delay(true), error);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<nlohmann::json> Exchange(const http::request<http::string_body>& request) {
+    const std::string what = absl::StrCat(std::string(request.method_string()), " ", std::string(request.target()));
+    // A connection for each request: peers close idle ones after seconds.
+    asio::ip::tcp::socket socket(context);
+    const absl::Status open = Open(socket);
+    if (!open.ok()) return open;
+    error_code error;
+    boost::beast::flat_buffer buffer;
+    http::write(socket, request, error);
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(kBodyBytesMax);
+    if (!error) http::read(socket, buffer, parser, error);
+    if (error) return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
+    if (parser.get().result_int() != 200) return ErrorOf(what, parser.get().result_int(), parser.get().body());
+    nlohmann::json reply = nlohmann::json::parse(parser.get().body(), nullptr, false);
+    if (reply.is_discarded()) return absl::InternalError(absl::StrCat(what, ": the reply is not JSON"));
+    return reply;
+  }
 };
 
 HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {}
 HttpClient::~HttpClient() = default;
 
-absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::string& url) {
+absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::string& url, const std::string& api_key) {
   constexpr std::string_view kScheme = "http://";
+  if (url.compare(0, 8, "https://") == 0)
+    return absl::InvalidArgumentError(absl::StrCat("'", url, "': TLS is not supported; give an http:// URL"));
   std::string address = url.compare(0, kScheme.size(), kScheme) == 0 ? url.substr(kScheme.size()) : "";
-  address = address.substr(0, address.find('/'));
+  const size_t slash = std::min(address.find('/'), address.size());
+  std::string base = address.substr(slash);
+  while (!base.empty() && base.back() == '/') base.pop_back();
+  address.resize(slash);
   if (address.empty())
     return absl::InvalidArgumentError(absl::StrCat("'", url, "' is not a URL like http://127.0.0.1:8080"));
   std::unique_ptr<HttpClient> client(new HttpClient());
   const size_t colon = address.rfind(':');
   client->impl_->host = address.substr(0, colon);
   client->impl_->port = colon == std::string::npos ? "80" : address.substr(colon + 1);
-  boost::system::error_code error;
+  client->impl_->base = base;
+  client->impl_->api_key = api_key;
+  error_code error;
   asio::ip::tcp::resolver resolver(client->impl_->context);
   client->impl_->endpoints = resolver.resolve(client->impl_->host, client->impl_->port, error);
   if (error) return absl::UnavailableError(absl::StrCat("cannot find ", url, ": ", error.message()));
@@ -42,31 +110,52 @@ absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::strin
 }
 
 absl::StatusOr<nlohmann::json> HttpClient::Post(const std::string& path, const nlohmann::json& body) {
-  http::request<http::string_body> request(http::verb::post, path, 11);
-  request.set(http::field::host, impl_->host);
-  request.set(http::field::content_type, "application/json");
-  request.body() = body.dump();
-  request.prepare_payload();
-  // A connection for each request: peers close idle ones after seconds.
-  boost::system::error_code error;
+  return impl_->Exchange(impl_->Request(http::verb::post, path, body.dump()));
+}
+
+absl::StatusOr<nlohmann::json> HttpClient::Get(const std::string& path) {
+  return impl_->Exchange(impl_->Request(http::verb::get, path, ""));
+}
+
+absl::Status HttpClient::PostStream(const std::string& path, const nlohmann::json& body,
+                                    const std::function<bool(std::string_view)>& on_bytes,
+                                    const std::atomic<bool>& stop) {
+  const auto request =
+      impl_->Request(http::verb::post, path, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   asio::ip::tcp::socket socket(impl_->context);
-  boost::beast::flat_buffer buffer;
-  asio::connect(socket, impl_->endpoints, error);
-  if (error)
-    return absl::UnavailableError(
-        absl::StrCat("no answer from ", impl_->host, ":", impl_->port, ": ", error.message()));
-  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  const absl::Status open = impl_->Open(socket);
+  if (!open.ok()) return open;
+  error_code error;
   http::write(socket, request, error);
-  http::response_parser<http::string_body> parser;
-  parser.body_limit(64ull << 20);
-  if (!error) http::read(socket, buffer, parser, error);
-  if (error) return absl::UnavailableError(absl::StrCat("POST ", path, ": ", error.message()));
-  if (parser.get().result_int() != 200)
-    return absl::InternalError(
-        absl::StrCat("POST ", path, " gave ", parser.get().result_int(), ": ", parser.get().body()));
-  nlohmann::json reply = nlohmann::json::parse(parser.get().body(), nullptr, false);
-  if (reply.is_discarded()) return absl::InternalError(absl::StrCat("POST ", path, ": the reply is not JSON"));
-  return reply;
+  // From here on a read that would block gives would_block: then the wait is ours, and can be ended.
+  if (!error) socket.non_blocking(true, error);
+  boost::beast::flat_buffer buffer;
+  http::response_parser<http::buffer_body> parser;
+  parser.body_limit(boost::none);  // a stream ends when it ends
+  std::array<char, 4096> bytes;
+  std::string refusal;
+  while (!error && !parser.is_done() && !stop) {
+    parser.get().body().data = bytes.data();
+    parser.get().body().size = bytes.size();
+    http::read_some(socket, buffer, parser, error);
+    if (error == http::error::need_buffer) error = {};
+    const std::string_view read(bytes.data(), bytes.size() - parser.get().body().size);
+    if (parser.is_header_done() && parser.get().result_int() != 200) {
+      refusal.append(read.substr(0, kBodyBytesMax - std::min<size_t>(refusal.size(), kBodyBytesMax)));
+    } else if (!read.empty() && !on_bytes(read)) {
+      return absl::OkStatus();
+    }
+    if (error == asio::error::would_block) {
+      error = {};
+      pollfd waiting{.fd = socket.native_handle(), .events = POLLIN, .revents = 0};
+      poll(&waiting, 1, kStopPollMs);  // a signal ends it early
+    }
+  }
+  if (stop) return absl::OkStatus();
+  const std::string what = absl::StrCat("POST ", impl_->base, path);
+  if (error) return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
+  if (parser.get().result_int() != 200) return ErrorOf(what, parser.get().result_int(), refusal);
+  return absl::OkStatus();
 }
 
 }  // namespace reprise

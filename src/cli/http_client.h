@@ -1,13 +1,16 @@
-// A blocking HTTP/1.1 client for benchmarks: one request at a time, a connection for each.
+// A blocking HTTP/1.1 client: one request at a time, a connection for each.
 //
 // Ownership: values. Threads: one per object.
-// Errors:    InvalidArgument: a URL that is not http://host[:port]; Unavailable: nobody answers there.
-//            There is no deadline: benchmarks wait.
+// Errors:    InvalidArgument: a URL that is not http://host[:port][/path]; Unavailable: nobody answers there.
+//            There is no deadline: benchmarks and people wait; PostStream can be stopped.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -15,11 +18,19 @@ namespace reprise {
 
 class HttpClient {
  public:
-  static absl::StatusOr<std::unique_ptr<HttpClient>> Connect(const std::string& url);
+  // A path in the URL goes before those of the requests. `api_key`: sent as bearer token unless empty.
+  static absl::StatusOr<std::unique_ptr<HttpClient>> Connect(const std::string& url, const std::string& api_key = "");
   ~HttpClient();
 
-  // POSTs JSON and parses the JSON reply. A status other than 200 is an Internal error with the body.
+  // Sends JSON and parses the JSON reply. A status other than 200 is an error: what the server says in
+  // {"error": {"message": ...}}, else the body. Unauthenticated: 401; else Internal.
   absl::StatusOr<nlohmann::json> Post(const std::string& path, const nlohmann::json& body);
+  absl::StatusOr<nlohmann::json> Get(const std::string& path);
+
+  // POSTs JSON and hands the reply's bytes over as they come. Hangs up when `on_bytes` returns false, or
+  // within 50 ms of `stop` turning true; both are OK.
+  absl::Status PostStream(const std::string& path, const nlohmann::json& body,
+                          const std::function<bool(std::string_view)>& on_bytes, const std::atomic<bool>& stop);
 
  private:
   HttpClient();

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/model_open.h"
 
 namespace reprise {
 namespace {
@@ -89,11 +90,9 @@ void AddInspectCommand(CLI::App& app, int& status) {
   command->add_flag("--json", flags->json, "print JSON");
   command->add_flag("--tensors", flags->tensors, "list every tensor");
   command->callback([flags, &status] {
-    const auto model = ModelDescription::Read(flags->path, {});
+    const auto model = OpenModel(flags->path, ElementType::kF16);
     if (!model.ok()) {
       status = Report(model.status());
-      // A damaged file is damaged data, not wrong usage.
-      if (absl::IsInvalidArgument(model.status())) status = 3;
       return;
     }
     if (flags->json) {

@@ -3,110 +3,210 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/bytes.h"
+#include "cli/banner.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
+#include "cli/model_open.h"
+#include "cli/start_plan.h"
 #include "env/machine.h"
 #include "server/server.h"
 
 namespace reprise {
 namespace {
 
-constexpr uint32_t kDrainMilliseconds = 30'000;
+constexpr uint32_t kRequestsBesides = 32;  // taken from the network, not in the engine's queue yet or ending
 
 struct ServeFlags {
   EngineFlags engine;
   ServerOptions server;
   std::vector<std::string> aliases;
+  std::string drain_timeout = "30s";
   std::string log_level = "info";
+  uint32_t queue_requests = 256;
   bool dry_run = false;
+  bool json = false;
 };
 
-std::string Stem(const std::string& path) {
-  const std::string file = path.substr(path.find_last_of('/') + 1);
-  const size_t dot = file.rfind(".gguf");
-  return dot == std::string::npos || dot == 0 ? file : file.substr(0, dot);
+// Everything that can be known before a weight is read.
+struct Start {
+  LocalEngineOptions options;
+  ServerOptions server;
+  std::unique_ptr<ModelDescription> model;
+  MemoryPlan plan;
+  std::vector<std::string> names;
+  uint32_t drain_ms = 0;
+};
+
+uint32_t RequestsMax(uint32_t sequences, uint32_t queue_requests) {
+  return sequences + queue_requests + kRequestsBesides;
 }
 
-// What was decided, and by whom.
-void PrintBanner(const ModelDescription& model, const MemoryPlan& plan, Isa isa, uint32_t threads,
-                 const ServerOptions& server) {
-  std::string weights;
-  for (const WeightTypeCount& count : model.weight_types)
-    absl::StrAppend(&weights, weights.empty() ? "" : ", ", std::string(Name(count.type)), " ", HumanBytes(count.bytes));
-  std::printf("model       %s (%s, %.0f M parameters)\n", model.name.c_str(), model.family_name.c_str(),
-              model.parameters / 1e6);
-  std::printf("weights     %s\n", weights.c_str());
-  std::printf("arithmetic  %s, exact; %u threads\n", std::string(Name(isa)).c_str(), threads);
-  std::printf("context     %u tokens (set by %s; trained %u)\n", plan.context, plan.context_from.c_str(),
-              model.context_trained);
-  std::printf("K and V     %s, blocks of %u tokens; the pool holds %lu tokens\n",
-              std::string(Name(model.geometry.key_type)).c_str(), model.geometry.block_tokens,
-              static_cast<unsigned long>(plan.pool_tokens));
-  std::printf("memory      %s of %s (set by %s)\n", HumanBytes(plan.total_bytes()).c_str(),
-              HumanBytes(plan.memory_bytes).c_str(), plan.memory_from.c_str());
-  for (const Footprint& line : plan.lines)
-    std::printf("            %10s  %s\n", HumanBytes(line.bytes).c_str(), line.component.c_str());
-  std::printf("limits      %u connections, %u requests at once, %s per body\n", server.limits.connections_max,
-              server.limits.requests_max, HumanBytes(server.limits.body_bytes_max).c_str());
-  std::fflush(stdout);
+// A template that cannot be used is found now, not after the weights.
+absl::Status CheckTemplate(const LocalEngineOptions& options) {
+  if (options.chat_template.empty()) return absl::OkStatus();
+  Ledger ledger(Tokenizer::EstimateBytes(options.model_path));
+  const auto tokenizer = Tokenizer::Load(options.model_path, ledger);
+  if (!tokenizer.ok()) return tokenizer.status();
+  const absl::Status status = ChatTemplate::Load(**tokenizer, options.chat_template).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", std::string(status.message()),
+                                                 "; without the flag the model's own template is used"));
 }
 
-absl::Status Serve(const ServeFlags& flags) {
+absl::StatusOr<Start> Prepare(const ServeFlags& flags) {
+  Start start;
+  start.server = flags.server;
   absl::StatusOr<LocalEngineOptions> options = flags.engine.Resolve();
   if (!options.ok()) return options.status();
-  const auto level = spdlog::level::from_str(flags.log_level);
-  if (level == spdlog::level::off && flags.log_level != "off")
-    return absl::InvalidArgumentError(
-        absl::StrCat("--log-level: '", flags.log_level, "' is none of trace debug info warning error off"));
-  spdlog::set_default_logger(spdlog::stderr_color_mt("reprise"));  // stdout is for the banner
-  spdlog::set_level(level);
-
-  auto model =
-      ModelDescription::Read(options->model_path, {.key_type = options->kv_type, .value_type = options->kv_type});
+  start.options = *std::move(options);
+  start.options.queue_requests_max = flags.queue_requests;
+  start.server.limits.requests_max = RequestsMax(start.options.sequences_max, flags.queue_requests);
+  const auto drain_ms = ParseMilliseconds(flags.drain_timeout);
+  if (!drain_ms.ok())
+    return absl::InvalidArgumentError(absl::StrCat("--drain-timeout: ", std::string(drain_ms.status().message())));
+  start.drain_ms = *drain_ms;
+  auto model = OpenModel(start.options.model_path, start.options.kv_type);
   if (!model.ok()) return model.status();
-  options->other_bytes =
-      Server::Footprint(flags.server.limits, options->context > 0 ? options->context : (*model)->context_trained);
-  const absl::StatusOr<MemoryPlan> plan = LocalEngine::Plan(**model, *options);
+  start.model = *std::move(model);
+  const OtherBytes other = [limits = start.server.limits](const StartSettings& settings, uint32_t context) {
+    ServerLimits with = limits;
+    with.requests_max = RequestsMax(settings.sequences, settings.queue_requests);
+    return Server::Footprint(with, context);
+  };
+  absl::StatusOr<MemoryPlan> plan = PlanStart(*start.model, start.options, other, ReadMachineInfo());
   if (!plan.ok()) return plan.status();
-  PrintBanner(**model, *plan, options->isa.value_or(BestIsa()),
-              options->threads > 0 ? options->threads : ReadMachineInfo().cores, flags.server);
-  if (flags.dry_run) return absl::OkStatus();
+  start.plan = *std::move(plan);
+  const absl::Status checked = CheckTemplate(start.options);
+  if (!checked.ok()) return checked;
+  start.names = {ModelStem(start.options.model_path)};
+  for (const std::string& alias : flags.aliases)
+    if (std::find(start.names.begin(), start.names.end(), alias) == start.names.end()) start.names.push_back(alias);
+  return start;
+}
 
-  // Signals are taken by this thread alone; threads started from here on inherit the mask.
+std::string From(bool asked, const char* flag) { return absl::StrCat(asked ? "" : "default; ", flag); }
+
+std::vector<LimitLine> Limits(const ServeFlags& flags, const Start& start, uint32_t connections_max) {
+  const ServerLimits& limits = start.server.limits;
+  std::string connections_from = "default";
+  if (connections_max < limits.connections_max)
+    connections_from = absl::StrCat("the open files (ulimit -n) lowered it from ", limits.connections_max);
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const bool context_lowered = start.plan.context_from == "the memory";
+  return {{"context", start.plan.context, "tokens",
+           absl::StrCat(start.plan.context_from, context_lowered ? " lowered it" : "", "; trained for ",
+                        start.model->context_trained)},
+          {"pool", start.plan.pool_tokens, "tokens", absl::StrCat("what the memory leaves; ", start.plan.memory_from)},
+          {"sequences", start.options.sequences_max, "at once", From(flags.engine.sequences > 0, "--sequences")},
+          {"queue", flags.queue_requests, "requests", From(flags.queue_requests != 256, "--queue-requests; then 429")},
+          {"queue tokens", start.options.queue_tokens_max, "tokens", "default; then 429"},
+          {"requests", limits.requests_max, "at once", "sequences + queue + 32"},
+          {"connections", connections_max, "", connections_from},
+          {"open files", files.rlim_cur, "", "the system (ulimit -n)"},
+          {"body", limits.body_bytes_max, "bytes", "default"},
+          {"bodies", limits.bodies_bytes_max, "bytes", "default; of all requests together"},
+          {"header", limits.header_bytes_max, "bytes", "default"},
+          {"drain", start.drain_ms / 1000, "s", From(flags.drain_timeout != "30s", "--drain-timeout")}};
+}
+
+std::string ChatLine(const Start& start, const std::string& path) {
+  if (!path.empty()) return absl::StrCat("by the template ", path);
+  return HasChatTemplate(start.options.model_path)
+             ? "by the model's own template"
+             : "none: a base model, /v1/completions only; --chat-template FILE gives it one";
+}
+
+StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connections_max, uint16_t port) {
+  StartReport report{.model = start.model.get(),
+                     .plan = start.plan,
+                     .isa = start.options.isa.value_or(BestIsa()),
+                     .threads = start.options.threads > 0 ? start.options.threads : ReadMachineInfo().cores,
+                     .threads_from = start.options.threads > 0 ? "--threads" : "one per core; --threads",
+                     .chat = ChatLine(start, flags.engine.chat_template_path),
+                     .address = absl::StrCat("http://", start.server.host, ":", port, "/v1"),
+                     .names = start.names,
+                     .limits = Limits(flags, start, connections_max)};
+  if (!start.server.any_model) report.off.push_back({"other names", "404 for a model name not served", "--any-model"});
+  report.off.push_back({"disk cache", "the cache ends with the process", ""});
+  if (!IsLoopback(start.server.host))
+    report.warnings.push_back(
+        absl::StrCat(start.server.host, " can be reached from other machines, and there are no API keys"));
+  return report;
+}
+
+// Signals are taken by the calling thread alone; threads started from here on inherit the mask.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
 
-  auto server = Server::Start(flags.server);  // before the model is loaded: a busy port costs no wait
-  if (!server.ok()) return server.status();
-  auto local = LoadWithProgress(*options);
-  if (!local.ok()) return local.status();
-  std::vector<std::string> names = {Stem(options->model_path)};
-  names.insert(names.end(), flags.aliases.begin(), flags.aliases.end());
-  const std::unique_ptr<TextCodec> codec = MakeTextCodec((*local)->tokenizer(), (*local)->chat_template());
-  (*server)->Attach((*local)->engine(), *codec, names);
-  std::printf("ready       http://%s:%u/v1 as \"%s\"\n", flags.server.host.c_str(), (*server)->port(),
-              names[0].c_str());
-  std::fflush(stdout);
-
+// Until a signal; a second one ends the process at once.
+void ServeUntilSignal(const sigset_t& signals, Server& server, uint32_t drain_ms) {
   int signal = 0;
   sigwait(&signals, &signal);
-  spdlog::info("stopping: running requests have {} s; a second signal ends at once", kDrainMilliseconds / 1000);
+  spdlog::info("stopping: running requests have {} s (--drain-timeout); a second signal ends at once",
+               drain_ms / 1000.0);
   std::thread second([&signals] {
     int again = 0;
     sigwait(&signals, &again);
     std::_Exit(1);
   });
   second.detach();
-  (*server)->Stop(kDrainMilliseconds);
+  server.Stop(drain_ms);
+}
+
+absl::Status SetUpLog(const ServeFlags& flags) {
+  const auto level = spdlog::level::from_str(flags.log_level);
+  if (level == spdlog::level::off && flags.log_level != "off")
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-level: '", flags.log_level, "' is none of trace debug info warning error off"));
+  spdlog::set_default_logger(spdlog::stderr_color_mt("reprise"));  // stdout is for the banner
+  spdlog::set_level(level);
+  return absl::OkStatus();
+}
+
+absl::Status Serve(const ServeFlags& flags) {
+  const absl::Status log = SetUpLog(flags);
+  if (!log.ok()) return log;
+  const absl::StatusOr<Start> prepared = Prepare(flags);
+  if (!prepared.ok()) return prepared.status();
+  const Start& start = *prepared;
+  const sigset_t signals = BlockSignals();
+
+  auto server = Server::Start(start.server);  // before the model is loaded: a busy port costs no wait
+  if (!server.ok() && !flags.dry_run) return server.status();
+  const StartReport report =
+      Report(flags, start, server.ok() ? (*server)->connections_max() : start.server.limits.connections_max,
+             server.ok() ? (*server)->port() : start.server.port);
+  std::fputs((flags.json ? BannerJson(report) : BannerText(report)).c_str(), stdout);
+  std::fflush(stdout);
+  if (flags.dry_run) return server.status();  // all of it is shown, and why it would not start
+
+  auto local = LoadWithProgress(start.options);
+  if (!local.ok()) return local.status();
+  const std::unique_ptr<TextCodec> codec = MakeTextCodec((*local)->tokenizer(), (*local)->chat_template());
+  (*server)->Attach((*local)->engine(), *codec, start.names);
+  if (flags.json) {
+    std::printf("%s\n", nlohmann::json{{"ready", report.address}, {"model", start.names[0]}}.dump().c_str());
+  } else {
+    std::printf("ready       %s as \"%s\"\n", report.address.c_str(), start.names[0].c_str());
+  }
+  std::fflush(stdout);
+  ServeUntilSignal(signals, **server, start.drain_ms);
   return absl::OkStatus();
 }
 
@@ -117,12 +217,24 @@ void AddServeCommand(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand("serve", "serve a model over an OpenAI-compatible API");
   flags->engine.AddTo(*command);
   command->add_option("--host", flags->server.host, "address to listen on")->capture_default_str();
-  command->add_option("--port", flags->server.port, "port to listen on; 0: any free one")->capture_default_str();
-  command->add_option("--alias", flags->aliases, "further names under which the model is served");
+  command->add_option("--port", flags->server.port, "port to listen on; 0: any free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
+  command->add_option("--alias", flags->aliases, "a further name under which the model is served; may be repeated")
+      ->expected(1)
+      ->take_all();
   command->add_flag("--any-model", flags->server.any_model, "accept every model name in requests");
+  command
+      ->add_option("--queue-requests", flags->queue_requests,
+                   "requests that may wait; beyond, clients get 429 and when to retry")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--drain-timeout", flags->drain_timeout, "what running requests have after SIGTERM, as in 30s")
+      ->capture_default_str();
   command->add_option("--log-level", flags->log_level, "trace, debug, info, warning, error or off")
       ->capture_default_str();
-  command->add_flag("--dry-run", flags->dry_run, "print what would be done, and stop");
+  command->add_flag("--dry-run", flags->dry_run, "print what would be done and whether it could be, and stop");
+  command->add_flag("--json", flags->json, "print JSON");
   command->callback([flags, &status] {
     const absl::Status served = Serve(*flags);
     if (!served.ok()) status = Report(served);

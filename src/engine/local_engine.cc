@@ -82,21 +82,13 @@ absl::StatusOr<MemoryPlan> PlanFor(const ModelDescription& model, const LocalEng
   return plan;
 }
 
-// What was asked and what would work: a line each, for a tired person at night.
+// The sum that is too large, a line each. What would work instead is the caller's to say: it has the flags.
 absl::Status DoesNotFit(const ModelDescription& model, const LocalEngineOptions& options, uint64_t memory_bytes,
                         uint32_t context, const absl::Status& reason) {
   std::string text =
       absl::StrCat("this does not fit into ", HumanBytes(memory_bytes), ": ", std::string(reason.message()), "\n");
   for (const Footprint& line : FixedLines(model, options, context))
     absl::StrAppend(&text, "  ", line.component, ": ", HumanBytes(line.bytes), "\n");
-  uint64_t enough = memory_bytes;
-  while (enough < (1ull << 50) && !PlanFor(model, options, enough, context).ok()) enough += enough / 8 + (64 << 20);
-  uint32_t shorter = context;
-  while (shorter > 64 && !PlanFor(model, options, memory_bytes, shorter).ok()) shorter /= 2;
-  text += "settings that would work:";
-  absl::StrAppend(&text, "\n  --memory ", (enough >> 20) + 1, "MiB");
-  if (PlanFor(model, options, memory_bytes, shorter).ok()) absl::StrAppend(&text, "\n  --context ", shorter);
-  absl::StrAppend(&text, "\n  a smaller model, or the same with fewer bits per weight");
   return absl::ResourceExhaustedError(text);
 }
 

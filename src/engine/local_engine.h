@@ -7,7 +7,7 @@
 // Ownership: owns all of it.
 // Threads:   Load on one thread; then see EngineInterface.
 // Errors:    those of ModelDescription, ModelWeights and Tokenizer; ResourceExhausted when the memory does
-//            not hold the model and one sequence, with the sum and three settings that would do.
+//            not hold the model and one sequence, with the sum, a line per component.
 #pragma once
 
 #include <cstdint>

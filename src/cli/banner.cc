@@ -1,0 +1,124 @@
+#include "cli/banner.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+
+namespace reprise {
+namespace {
+
+// "exact", or which weights are multiplied row by row through ggml.
+std::string Arithmetic(const StartReport& report) {
+  std::string others;
+  for (const WeightTypeCount& count : report.model->weight_types)
+    if (!HasKernel(count.type)) absl::StrAppend(&others, others.empty() ? "" : ", ", std::string(Name(count.type)));
+  return absl::StrCat(std::string(Name(report.isa)), ", exact",
+                      others.empty() ? "" : absl::StrCat("; ", others, " through ggml, row by row"));
+}
+
+std::string WithThousands(uint64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
+    text.push_back(digits[i]);
+  }
+  return text;
+}
+
+std::string Amount(const LimitLine& limit) {
+  return limit.unit == "bytes" ? HumanBytes(limit.value) : absl::StrCat(WithThousands(limit.value), " ", limit.unit);
+}
+
+void AppendLine(std::string& text, const char* head, const std::string& rest) {
+  char start[16];
+  std::snprintf(start, sizeof(start), "%-11s ", head);
+  absl::StrAppend(&text, start, rest, "\n");
+}
+
+std::string Columns(int first_width, const std::string& first, const std::string& second) {
+  char text[512];
+  std::snprintf(text, sizeof(text), "%-*s  %s", first_width, first.c_str(), second.c_str());
+  return text;
+}
+
+}  // namespace
+
+std::string BannerText(const StartReport& report) {
+  const ModelDescription& model = *report.model;
+  const MemoryPlan& plan = report.plan;
+  std::string weights, text;
+  for (const WeightTypeCount& count : model.weight_types)
+    absl::StrAppend(&weights, weights.empty() ? "" : ", ", std::string(Name(count.type)), " ", HumanBytes(count.bytes));
+  char size[32];
+  std::snprintf(size, sizeof(size), "%.0f M", static_cast<double>(model.parameters) / 1e6);
+  AppendLine(text, "model", absl::StrCat(model.name, " (", model.family_name, ", ", size, " parameters)"));
+  AppendLine(text, "weights", weights);
+  AppendLine(
+      text, "K and V",
+      absl::StrCat(std::string(Name(model.geometry.key_type)), ", blocks of ", model.geometry.block_tokens, " tokens"));
+  AppendLine(text, "arithmetic",
+             absl::StrCat(Arithmetic(report), "; ", report.threads, " threads (", report.threads_from, ")"));
+  AppendLine(text, "chat", report.chat);
+  std::string names;
+  for (const std::string& name : report.names) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  AppendLine(text, "served as", names);
+  AppendLine(
+      text, "memory",
+      absl::StrCat(HumanBytes(plan.total_bytes()), " of ", HumanBytes(plan.memory_bytes), " (", plan.memory_from, ")"));
+  char amount[24];
+  for (const Footprint& line : plan.lines) {
+    std::snprintf(amount, sizeof(amount), "%10s", HumanBytes(line.bytes).c_str());
+    AppendLine(text, "", Columns(10, amount, line.component));
+  }
+  for (size_t i = 0; i < report.limits.size(); ++i)
+    AppendLine(text, i == 0 ? "limits" : "",
+               Columns(34, Columns(14, report.limits[i].name, Amount(report.limits[i])), report.limits[i].from));
+  for (size_t i = 0; i < report.off.size(); ++i) {
+    const OffLine& off = report.off[i];
+    AppendLine(text, i == 0 ? "off" : "",
+               Columns(14, off.name, absl::StrCat(off.meaning, off.flag.empty() ? "" : "; on with ", off.flag)));
+  }
+  for (const std::string& warning : report.warnings) AppendLine(text, "warning", warning);
+  return text;
+}
+
+std::string BannerJson(const StartReport& report) {
+  using nlohmann::ordered_json;
+  const ModelDescription& model = *report.model;
+  ordered_json weights = ordered_json::array(), memory = ordered_json::array(), limits = ordered_json::object(),
+               off = ordered_json::array();
+  for (const WeightTypeCount& count : model.weight_types)
+    weights.push_back({{"type", std::string(Name(count.type))},
+                       {"bytes", count.bytes},
+                       {"kernel", HasKernel(count.type) ? "reprise" : "ggml"}});
+  for (const Footprint& line : report.plan.lines)
+    memory.push_back({{"component", line.component}, {"bytes", line.bytes}});
+  for (const LimitLine& limit : report.limits)
+    limits[limit.name] = {{"value", limit.value}, {"unit", limit.unit}, {"from", limit.from}};
+  for (const OffLine& line : report.off)
+    off.push_back({{"name", line.name}, {"meaning", line.meaning}, {"flag", line.flag}});
+  const ordered_json out = {
+      {"model",
+       {{"path", model.path}, {"name", model.name}, {"family", model.family_name}, {"parameters", model.parameters}}},
+      {"weights", weights},
+      {"kv", {{"type", std::string(Name(model.geometry.key_type))}, {"block_tokens", model.geometry.block_tokens}}},
+      {"arithmetic", Arithmetic(report)},
+      {"threads", {{"value", report.threads}, {"from", report.threads_from}}},
+      {"chat", report.chat},
+      {"served_as", report.names},
+      {"address", report.address},
+      {"memory",
+       {{"planned_bytes", report.plan.total_bytes()},
+        {"limit_bytes", report.plan.memory_bytes},
+        {"from", report.plan.memory_from},
+        {"components", memory}}},
+      {"limits", limits},
+      {"off", off},
+      {"warnings", report.warnings}};
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace reprise

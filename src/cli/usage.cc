@@ -1,0 +1,120 @@
+#include "cli/usage.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise {
+namespace {
+
+// What people type who come from other servers; docs/flags.md has the whole map.
+struct ForeignFlag {
+  std::string_view theirs;
+  std::string_view advice;
+};
+constexpr std::array kForeignFlags = std::to_array<ForeignFlag>({
+    {"-m", "give the file itself: reprise serve MODEL.gguf"},
+    {"--model", "give the file itself: reprise serve MODEL.gguf"},
+    {"-hf", "give a file of this machine: reprise serve MODEL.gguf"},
+    {"--hf-repo", "give a file of this machine: reprise serve MODEL.gguf"},
+    {"-c", "here it is --context"},
+    {"--ctx-size", "here it is --context"},
+    {"--max-model-len", "here it is --context"},
+    {"-t", "here it is --threads"},
+    {"-np", "here it is --sequences; every one of them may have the whole context"},
+    {"--parallel", "here it is --sequences; every one of them may have the whole context"},
+    {"--max-num-seqs", "here it is --sequences"},
+    {"-ctk", "here it is --kv-type, for K and V"},
+    {"-ctv", "here it is --kv-type, for K and V"},
+    {"--cache-type-k", "here it is --kv-type, for K and V"},
+    {"--cache-type-v", "here it is --kv-type, for K and V"},
+    {"--kv-cache-dtype", "here it is --kv-type"},
+    {"--gpu-memory-utilization", "here it is --memory, a size such as 6GiB"},
+    {"--served-model-name", "here it is --alias"},
+    {"--api-key", "here it is --api-key-file, so that no key is in the list of processes"},
+    {"--chat-template-file", "here it is --chat-template FILE"},
+    {"--jinja", "it is always on: chat goes through the model's Jinja template"},
+    {"--enable-prefix-caching", "it is always on"},
+    {"--cache-reuse", "it is always on, for prefixes; nothing else would be exact"},
+    {"-fa", "there is one attention, which is exact"},
+    {"-ngl", "this server computes on the CPU"},
+    {"--n-gpu-layers", "this server computes on the CPU"},
+    {"--no-mmap", "weights are always read, never mapped"},
+    {"--mlock", "weights are always read, never mapped"},
+    {"--allowed-origins", "here it is --cors ORIGIN"},
+    {"--uvicorn-log-level", "here it is --log-level"},
+});
+
+size_t Edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  return flags;
+}
+
+std::string UnknownFlag(const std::string& typed, const CLI::App& command) {
+  const std::string flag = typed.substr(0, typed.find('='));
+  for (const ForeignFlag& foreign : kForeignFlags)
+    if (flag == foreign.theirs) return absl::StrCat("there is no ", flag, ": ", std::string(foreign.advice));
+  const std::string nearest = Nearest(flag, FlagsOf(command));
+  return absl::StrCat("there is no ", flag, nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"));
+}
+
+}  // namespace
+
+std::string Nearest(std::string_view text, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t fewest = text.size() / 2 + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t edits = Edits(text, candidate);
+    if (edits >= fewest) continue;
+    fewest = edits;
+    best = candidate;
+  }
+  return best;
+}
+
+std::string ExplainUsage(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const std::string help = absl::StrCat("; `reprise ", chosen.empty() ? "" : absl::StrCat(chosen[0]->get_name(), " "),
+                                        "--help` lists ", chosen.empty() ? "the commands" : "the flags");
+  if (chosen.empty()) {
+    std::vector<std::string> commands;
+    for (const CLI::App* command : app.get_subcommands(nullptr)) commands.push_back(command->get_name());
+    if (arguments.empty()) return absl::StrCat("say what to do, such as `reprise serve MODEL.gguf`", help);
+    if (arguments[0].rfind("-", 0) == 0) return absl::StrCat(UnknownFlag(arguments[0], app), help);
+    if (arguments[0].size() > 5 && arguments[0].rfind(".gguf") == arguments[0].size() - 5)
+      return absl::StrCat("say what to do with the model: `reprise serve ", arguments[0], "` or `reprise chat ",
+                          arguments[0], "`");
+    const std::string nearest = Nearest(arguments[0], commands);
+    return absl::StrCat("there is no command '", arguments[0], "'",
+                        nearest.empty() ? "" : absl::StrCat("; did you mean `reprise ", nearest, "`?"), help);
+  }
+  // Unknown flags come before what they make wrong: a missing model, a value without its flag.
+  const CLI::App& command = *chosen[0];
+  for (const std::string& rest : command.remaining())
+    if (rest.size() > 1 && rest[0] == '-') return absl::StrCat(UnknownFlag(rest, command), help);
+  if (!command.remaining().empty())
+    return absl::StrCat("'", command.remaining()[0], "' is one argument too many", help);
+  if (error.get_name() == "RequiredError" && command.get_option_no_throw("model") != nullptr)
+    return absl::StrCat("which model? `reprise ", command.get_name(), " MODEL.gguf`", help);
+  return absl::StrCat(error.what(), help);
+}
+
+}  // namespace reprise
