@@ -63,7 +63,7 @@ TEST_P(Reuse, TextTurnsLoseAtMostTheSeam) {
       for (const ChatMessage& message : messages) text += message.content + "\n";
       return local->tokenizer().Encode(text, true, false);
     }
-    return local->tokenizer().Encode(*local->chat_template()->Render(messages), true, true);
+    return local->tokenizer().Encode(local->chat_template()->Prompt({.messages = messages})->text, true, true);
   };
   std::vector<ChatMessage> messages = {{"system", "You answer in one short sentence."},
                                        {"user", "Why is the sky blue? Begin with the word \"because\"."}};

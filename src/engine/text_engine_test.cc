@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -185,6 +187,95 @@ TEST_F(TextEngineTest, AFullQueueIsRefusedWithRetryAfter) {
     ++refused;
   }
   EXPECT_GT(refused, 30u);
+}
+
+TEST_F(TextEngineTest, WhoWaitsTooLongIsRefused) {
+  Make({.sequences_max = 1, .queue_timeout_ms = 1});
+  PendingReply running(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 1), 500));
+  PendingReply waiting(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 2), 10));
+  const Reply late = waiting.Wait();
+  ASSERT_TRUE(late.last.error);
+  EXPECT_EQ(late.last.error->http_status, 429);
+  EXPECT_EQ(late.last.error->code, "queue_full");
+  EXPECT_GE(*late.last.error->got, *late.last.error->limit);
+  EXPECT_GE(late.last.error->retry_after_s, 1u);
+  EXPECT_EQ(running.Wait().last.finish, FinishReason::kLength);
+  Make({.sequences_max = 1, .queue_timeout_ms = 0});  // control: without a limit it is served
+  PendingReply first(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 1), 500));
+  EXPECT_EQ(Run(GreedyRequest(RandomTokens(400, kVocabSize, 2), 10)).last.finish, FinishReason::kLength);
+}
+
+// While a long prompt is computed, at most shared_rows_max of its rows come between two tokens of a running reply.
+TEST_F(TextEngineTest, LongPromptsDoNotStopRunningReplies) {
+  constexpr uint32_t kShared = 32;  // Make's
+  std::vector<uint64_t> rows;       // computed when each token of the running reply came
+  std::atomic<bool> begun = false;
+  std::promise<void> ended;
+  const auto submission =
+      engine_->Submit(GreedyRequest(RandomTokens(20, kVocabSize, 1), 600), [&](GenerationEvent event) {
+        if (!event.tokens.empty()) rows.push_back(executor_->rows_computed);
+        begun = true;
+        if (event.finish) ended.set_value();
+      });
+  ASSERT_FALSE(submission.error);
+  while (!begun) std::this_thread::yield();
+  std::vector<PendingReply> prompts;
+  for (uint32_t i = 0; i < 3; ++i)
+    prompts.emplace_back(*engine_, GreedyRequest(RandomTokens(900, kVocabSize, 10 + i), 2));
+  for (PendingReply& prompt : prompts) EXPECT_EQ(prompt.Wait().last.finish, FinishReason::kLength);
+  ended.get_future().wait();
+  uint64_t widest = 0;
+  for (size_t i = 1; i < rows.size(); ++i) widest = std::max(widest, rows[i] - rows[i - 1]);
+  EXPECT_LE(widest, kShared + 4);  // and a row for each running reply
+  EXPECT_GT(widest, 4u);           // control: the prompts were computed meanwhile
+  // Control: alone, a prompt takes whole steps.
+  executor_->rows_in_batch_max = 0;
+  Run(GreedyRequest(RandomTokens(900, kVocabSize, 99), 1));
+  EXPECT_EQ(executor_->rows_in_batch_max, 64u);
+}
+
+TEST_F(TextEngineTest, PenaltiesAndBiasesReachTheDraw) {
+  const std::vector<TokenId> prompt = RandomTokens(50, kVocabSize, 1);
+  const TokenId first = Run(GreedyRequest(prompt, 1)).tokens.at(0);
+  GenerationRequest request = GreedyRequest(prompt, 6);
+  request.logit_bias = {{first, -100}};
+  EXPECT_NE(Run(request).tokens.at(0), first);
+  request.logit_bias = {{TokenId(77), 100}};
+  EXPECT_EQ(Run(request).tokens, std::vector<TokenId>(6, TokenId(77)));
+  request.logit_bias = {{TokenId(77), 11}};  // the fake's favourite has a logit of 10, all others 0
+  request.sampling.frequency_penalty = 2;    // so it comes once
+  const std::vector<TokenId> penalized = Run(request).tokens;
+  EXPECT_EQ(std::count(penalized.begin(), penalized.end(), TokenId(77)), 1);
+  request.logit_bias = {{TokenId(-1), 1}};
+  EXPECT_EQ(Run(request).last.error->param, "logit_bias");
+  request.logit_bias.assign(kLogitBiasMax + 1, {TokenId(1), 1});
+  EXPECT_EQ(Run(request).last.error->param, "logit_bias");
+}
+
+TEST_F(TextEngineTest, RepliesFollowTheirGrammar) {
+  const auto grammar = Grammar::FromGbnf(*tokenizer_, R"(root ::= "[" [0-9]+ ("," [0-9]+)* "]")", {});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  GenerationRequest request = GreedyRequest(RandomTokens(50, kVocabSize, 1), 40);
+  request.grammar = *grammar;
+  request.sampling.temperature = 1;
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    request.sampling.seed = seed;
+    const Reply reply = Run(request);
+    ASSERT_FALSE(reply.last.error) << reply.last.error->message;
+    EXPECT_EQ(reply.text[0], '[');
+    EXPECT_EQ(reply.text.find_first_not_of("[]0123456789,"), std::string::npos) << reply.text;
+    EXPECT_EQ(reply.last.finish == FinishReason::kStop, reply.text.ends_with(']'));
+    EXPECT_EQ(Run(request).text, reply.text);
+  }
+}
+
+TEST_F(TextEngineTest, WrittenTokensShowInTheText) {
+  const TokenId start = tokenizer_->Encode("<|im_start|>", false, true).at(0);
+  GenerationRequest request = GreedyRequest(RandomTokens(50, kVocabSize, 1), 2);
+  request.logit_bias = {{start, 100}};
+  EXPECT_EQ(Run(request).text, "");
+  request.written_tokens = {start};
+  EXPECT_EQ(Run(request).text, "<|im_start|><|im_start|>");
 }
 
 TEST_F(TextEngineTest, StopStringsEndTheReply) {

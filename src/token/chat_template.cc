@@ -253,10 +253,4 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   return prompt;
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& messages) const {
-  absl::StatusOr<ChatPrompt> prompt = Prompt({.messages = messages});
-  if (!prompt.ok()) return prompt.status();
-  return std::move(prompt->text);
-}
-
 }  // namespace reprise

@@ -62,10 +62,6 @@ class ChatTemplate {
   // Everything of a request. The text is byte for byte what llama.cpp's server makes of it.
   absl::StatusOr<ChatPrompt> Prompt(const ChatRequest& request) const;
 
-  // The prompt, ending where the assistant's turn begins. To be encoded with parse_special and
-  // add_special (libllama then does not add a second BOS).
-  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages) const;
-
  private:
   ChatTemplate();
   struct Impl;

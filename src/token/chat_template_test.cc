@@ -31,9 +31,15 @@ std::unique_ptr<ChatTemplate> LoadOrDie(const Tokenizer& tokenizer, std::string_
   return *std::move(loaded);
 }
 
+absl::StatusOr<std::string> TextOf(const ChatTemplate& chat, std::vector<ChatMessage> messages) {
+  absl::StatusOr<ChatPrompt> prompt = chat.Prompt({.messages = std::move(messages)});
+  if (!prompt.ok()) return prompt.status();
+  return prompt->text;
+}
+
 TEST(ChatTemplateTest, RendersWhatTheModelWasTrainedOn) {
   const auto smollm = LoadOrDie(RealModelOf("smollm2").tokenizer());
-  const auto prompt = smollm->Render({{"system", "Be brief."}, {"user", "Hi"}});
+  const auto prompt = TextOf(*smollm, {{"system", "Be brief."}, {"user", "Hi"}});
   ASSERT_TRUE(prompt.ok());
   EXPECT_EQ(*prompt,
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -51,7 +57,7 @@ TEST(ChatTemplateTest, EqualsTheEngineBehindIt) {
         to.role = message.role;
         to.content = message.content;
       }
-      const auto prompt = ours->Render(conversation);
+      const auto prompt = TextOf(*ours, conversation);
       ASSERT_TRUE(prompt.ok()) << prompt.status();
       EXPECT_EQ(*prompt, common_chat_templates_apply(theirs.get(), inputs).prompt) << family;
       EXPECT_THAT(*prompt, EndsWith("<|im_start|>assistant\n"));
@@ -64,10 +70,10 @@ TEST(ChatTemplateTest, LaterTurnsExtendEarlierOnes) {
   for (const char* family : {"smollm2", "qwen2"}) {
     const auto chat = LoadOrDie(RealModelOf(family).tokenizer());
     std::vector<ChatMessage> messages = {{"system", "Be brief."}, {"user", "Hi"}};
-    const std::string first = *chat->Render(messages);
+    const std::string first = *TextOf(*chat, messages);
     messages.push_back({"assistant", "Hello!"});
     messages.push_back({"user", "And now?"});
-    EXPECT_THAT(*chat->Render(messages), StartsWith(first + "Hello!"));
+    EXPECT_THAT(*TextOf(*chat, messages), StartsWith(first + "Hello!"));
   }
 }
 
@@ -84,7 +90,7 @@ TEST(ChatTemplateTest, AGivenTemplateIsUsedInstead) {
       "endif %}";
   for (const char* family : {"gemma3", "smollm2"}) {
     const auto chat = LoadOrDie(RealModelOf(family).tokenizer(), kTemplate);
-    EXPECT_EQ(*chat->Render({{"user", "Hi"}, {"assistant", "Yes"}, {"user", "So"}}),
+    EXPECT_EQ(*TextOf(*chat, {{"user", "Hi"}, {"assistant", "Yes"}, {"user", "So"}}),
               "[user]Hi[assistant]Yes[user]So[assistant]");
   }
 }
@@ -95,7 +101,7 @@ TEST(ChatTemplateTest, ThereIsOneBosWhetherTheTemplateHasItOrNot) {
   for (const char* text : {"{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
                            "{% for m in messages %}{{ m.content }}{% endfor %}"}) {
     const auto chat = LoadOrDie(gemma, text);
-    const auto tokens = gemma.Encode(*chat->Render({{"user", "Hi there"}}), true, true);
+    const auto tokens = gemma.Encode(*TextOf(*chat, {{"user", "Hi there"}}), true, true);
     EXPECT_EQ(tokens.front(), bos);
     EXPECT_EQ(std::count(tokens.begin(), tokens.end(), bos), 1) << text;
   }
@@ -106,10 +112,10 @@ TEST(ChatTemplateTest, TheTemplatesOwnRefusalIsPassedOn) {
       "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots please') }}{% endif %}"
       "{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
   const auto chat = LoadOrDie(RealModelOf("smollm2").tokenizer(), kTemplate);
-  const auto refused = chat->Render({{"robot", "Hi"}});
+  const auto refused = TextOf(*chat, {{"robot", "Hi"}});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no robots please"));
-  EXPECT_TRUE(chat->Render({{"user", "Hi"}}).ok());  // control
+  EXPECT_TRUE(TextOf(*chat, {{"user", "Hi"}}).ok());  // control
 }
 
 TEST(ChatTemplateTest, ABrokenTemplateIsAnError) {
@@ -121,13 +127,64 @@ TEST(ChatTemplateTest, ABrokenTemplateIsAnError) {
 
 TEST(ChatTemplateTest, RendersFromManyThreads) {
   const auto chat = LoadOrDie(RealModelOf("qwen2").tokenizer());
-  const std::string expected = *chat->Render(kConversations[2]);
+  const std::string expected = *TextOf(*chat, kConversations[2]);
   std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int n = 0; n < 10; ++n) EXPECT_EQ(*chat->Render(kConversations[2]), expected);
+      for (int n = 0; n < 10; ++n) EXPECT_EQ(*TextOf(*chat, kConversations[2]), expected);
     });
   }
+}
+
+TEST(ChatTemplateTest, TheReplysGrammarComesWithThePrompt) {
+  const auto chat = LoadOrDie(RealModelOf("qwen2").tokenizer());
+  ChatRequest request{.messages = {{"user", "Hi"}}};
+  EXPECT_EQ(chat->Prompt(request)->grammar, nullptr);
+  request.tools = {{"f", "", R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})"}};
+  const Tokenizer& tokenizer = RealModelOf("qwen2").tokenizer();
+  const auto takes = [&](std::string_view text) {
+    const auto prompt = chat->Prompt(request);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    GrammarState state(prompt->grammar);
+    for (const TokenId token : tokenizer.Encode(text, false, true)) {
+      if (!state.Allows(token)) return false;
+      state.Accept(token);
+    }
+    return state.MayEnd();
+  };
+  constexpr char kGood[] = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 3}}\n</tool_call>";
+  constexpr char kBad[] = "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"n\": 3}}\n</tool_call>";
+  EXPECT_TRUE(takes("Just text."));  // a call is free to come
+  EXPECT_TRUE(takes(kGood));
+  EXPECT_FALSE(takes(kBad));
+  request.tool_choice = ToolChoice::kRequired;
+  EXPECT_FALSE(takes("Just text."));
+  EXPECT_TRUE(takes(kGood));
+  request.tool_choice = ToolChoice::kNone;
+  EXPECT_EQ(chat->Prompt(request)->grammar, nullptr);
+  request.tools.clear();
+  request.json_schema =
+      R"({"type": "object", "properties": {"share": {"type": "number", "minimum": 0, "maximum": 1}}, "required": ["share"]})";
+  EXPECT_TRUE(takes("{\"share\": 0.25}"));
+  EXPECT_FALSE(takes("{\"share\": 1.25}"));
+  EXPECT_FALSE(takes("text"));
+}
+
+TEST(ChatTemplateTest, WhatCannotBeAnsweredSaysWhy) {
+  const auto smollm = LoadOrDie(RealModelOf("smollm2").tokenizer());
+  const auto says = [](const ChatTemplate& chat, const ChatRequest& request, std::string_view what) {
+    const auto prompt = chat.Prompt(request);
+    EXPECT_EQ(prompt.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(prompt.status().message()), HasSubstr(std::string(what)));
+  };
+  ChatRequest tools{.messages = {{"user", "Hi"}}, .tools = {{"f", "", "{}"}}, .tool_choice = ToolChoice::kRequired};
+  says(*smollm, tools, "has no tool calls");
+  says(*smollm, {.messages = {{"user", "Hi"}}, .json_schema = R"({"type": "number", "multipleOf": 3})"}, "multipleOf");
+  says(*smollm, {.messages = {{"user", "Hi"}}, .template_kwargs = {{"enable_thinking", "\"yes\""}}}, "enable_thinking");
+  says(*smollm, {.messages = {{"assistant", "a"}, {"assistant", "b"}}}, "last two messages");
+  ChatRequest deep = tools;
+  deep.tools[0].parameters = std::string(5000, '[') + std::string(5000, ']');
+  says(*smollm, deep, "the schema of tool \"f\" has 5000 levels");
 }
 
 }  // namespace
