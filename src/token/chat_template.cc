@@ -1,6 +1,7 @@
 #include "token/chat_template.h"
 
 #include <mutex>
+#include <regex>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -51,6 +52,16 @@ bool IsPlain(const common_chat_parser_params& parser) {
   } catch (const std::exception&) {
     return false;
   }
+}
+
+// llama.cpp's grammars for a required call let any text come first, and a model that prefers text never ends it. A
+// caller who requires a call wants the call: of what may come before it, only reasoning stays.
+std::string WithCallAtOnce(std::string gbnf) {
+  const size_t begin = gbnf.find("root ::= "), end = std::min(gbnf.find('\n', begin), gbnf.size());
+  if (begin == std::string::npos) return gbnf;
+  static const std::regex text_before_call(R"((space|\)\?) until-\d+\?? (space )?tool-call)");
+  const std::string root = gbnf.substr(begin, end - begin);
+  return gbnf.replace(begin, end - begin, std::regex_replace(root, text_before_call, "$1 $2tool-call"));
 }
 
 // A last message of the assistant is one to go on with, as llama.cpp's server has it.
@@ -234,6 +245,8 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
     params->prompt = std::move(as_given->prompt);
   }
   params->grammar = schema.Complete(std::move(params->grammar));
+  if (request.tool_choice == ToolChoice::kRequired && request.json_schema.empty())
+    params->grammar = WithCallAtOnce(std::move(params->grammar));
 
   ChatPrompt prompt{.text = std::move(params->prompt), .stop = std::move(params->additional_stops)};
   for (const std::string& text : params->preserved_tokens) {

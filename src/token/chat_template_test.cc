@@ -160,6 +160,7 @@ TEST(ChatTemplateTest, TheReplysGrammarComesWithThePrompt) {
   request.tool_choice = ToolChoice::kRequired;
   EXPECT_FALSE(takes("Just text."));
   EXPECT_TRUE(takes(kGood));
+  EXPECT_FALSE(takes("Wait. " + std::string(kGood)));  // at once
   request.tool_choice = ToolChoice::kNone;
   EXPECT_EQ(chat->Prompt(request)->grammar, nullptr);
   request.tools.clear();
