@@ -94,12 +94,6 @@ std::string PercentDecoded(std::string_view text) {
   return out;
 }
 
-uint64_t SchemaBytes(const CompletionRequest& request) {
-  uint64_t bytes = request.json_schema.size();
-  for (const ChatTool& tool : request.chat.tools) bytes += tool.name.size() + tool.parameters.size();
-  return bytes;
-}
-
 // Different for different conversations, so that the ids of tool calls in one of them differ between turns also
 // when a client always sends the same seed.
 uint64_t IdSeed(uint64_t seed, std::span<const TokenId> prompt) {
@@ -128,13 +122,14 @@ struct Api::Job {
   MaybeError error;
 
   // On a request thread.
-  MaybeError Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& schemas);
-  // What outlives the body, against its budget.
-  MaybeError Charge(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& schemas);
+  MaybeError Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& grammars);
+  // What lives as long as the reply, against its budget.
+  MaybeError ChargeEcho(const ServerLimits& limits);
+  MaybeError ChargeGrammar(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& grammars);
   void Generation();
 };
 
-MaybeError Api::Job::Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& schemas) {
+MaybeError Api::Job::Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& grammars) {
   const TextCodec& codec = *model->codec;
   const RequestLimits limits{JsonLimitsOf(options.limits, *model), codec.vocab_size()};
   if (auto why = ParseCompletion(endpoint, http.body, limits, &request)) return why;
@@ -144,30 +139,31 @@ MaybeError Api::Job::Prepare(const ApiOptions& options, const std::shared_ptr<Bo
     echo = request.prompt_text;
     for (const TokenId token : request.prompt_tokens) echo += codec.Piece(token);
   }
-  if (auto why = Charge(options.limits, schemas)) return why;
+  if (auto why = ChargeEcho(options.limits)) return why;
   http = HttpRequest();  // gives its memory back
   if (auto why = BuildPrompt(endpoint, request, codec, model->engine->context_max(), &prompt)) return why;
+  if (auto why = ChargeGrammar(options.limits, grammars)) return why;
   if (options.log_prompts) LogPrompt(id, endpoint == Endpoint::kChat ? prompt.chat.text : echo);
   if (!request.echo) echo = std::string();
   Generation();
   return std::nullopt;
 }
 
-MaybeError Api::Job::Charge(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& schemas) {
-  if (const uint64_t bytes = SchemaBytes(request); bytes > 0) {
-    if (!BodyBudget::Raise(schemas, bytes, charges.emplace_back())) {
-      return QueueFull("too many requests with large schemas or tools are running; come again in a second",
-                       static_cast<double>(limits.schemas_bytes_max), 1);
-    }
+MaybeError Api::Job::ChargeEcho(const ServerLimits& limits) {
+  if (!request.echo) return std::nullopt;
+  if (!http.charge.RaiseTo(request.n * echo.size())) {  // every choice has the prompt's text
+    return QueueFull("too many large requests are being answered; come again in a second",
+                     static_cast<double>(limits.bodies_bytes_max), 1);
   }
-  if (request.echo) {  // every choice has the prompt's text
-    if (!http.charge.RaiseTo(request.n * echo.size())) {
-      return QueueFull("too many large requests are being answered; come again in a second",
-                       static_cast<double>(limits.bodies_bytes_max), 1);
-    }
-    charges.push_back(std::move(http.charge));
-  }
+  charges.push_back(std::move(http.charge));
   return std::nullopt;
+}
+
+MaybeError Api::Job::ChargeGrammar(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& grammars) {
+  const uint64_t bytes = model->codec->GrammarBytes(prompt.chat);
+  if (bytes == 0 || BodyBudget::Raise(grammars, bytes, charges.emplace_back())) return std::nullopt;
+  return QueueFull("too many requests with large schemas or tools are running; come again in a second",
+                   static_cast<double>(limits.grammars_bytes_max), 1);
 }
 
 void Api::Job::Generation() {
@@ -190,8 +186,7 @@ void Api::Job::Generation() {
 Api::Api(const ApiOptions& options)
     : options_(options),
       access_(options.api_keys, options.cors_origins),
-      schemas_(
-          std::make_shared<BodyBudget>(std::max(options.limits.schemas_bytes_max, kToolsBytesMax + kSchemaBytesMax))),
+      grammars_(std::make_shared<BodyBudget>(options.limits.grammars_bytes_max)),
       random_state_((uint64_t{std::random_device()()} << 32) | std::random_device()()),
       started_s_(NowSeconds()),
       threads_(kRequestThreads) {}
@@ -263,7 +258,7 @@ void Api::Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpE
   job->received = std::chrono::steady_clock::now();
   if (const auto why = TooMany(1)) return Refuse(*job, *why);
   threads_.Run([this, job = std::move(job)] {
-    job->error = job->Prepare(options_, schemas_);
+    job->error = job->Prepare(options_, grammars_);
     queue_->Post([this, job] { Start(job); });
   });
 }

@@ -77,7 +77,7 @@ class Api : public HttpHandler {
 
   const ApiOptions options_;
   const AccessPolicy access_;
-  const std::shared_ptr<BodyBudget> schemas_;  // bytes of the schemas that running requests follow
+  const std::shared_ptr<BodyBudget> grammars_;  // that running requests follow
   std::shared_ptr<IoQueue> queue_;
   std::shared_ptr<const ServedModel> model_;  // null: still loading
   bool draining_ = false;

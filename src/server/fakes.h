@@ -109,6 +109,7 @@ class FakeCodec : public TextCodec {
     if (schema.find("bad") != std::string_view::npos) return absl::InvalidArgumentError("a bad schema");
     return nullptr;
   }
+  uint64_t GrammarBytes(const ChatPrompt&) const override { return grammar_bytes; }
   std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat>, uint64_t seed) const override {
     return std::make_unique<FakeReader>(seed);
   }
@@ -120,6 +121,7 @@ class FakeCodec : public TextCodec {
   bool bos = false;
   bool has_template = true;
   bool has_tools = true;
+  uint64_t grammar_bytes = 0;
   std::vector<std::string> template_stop;
   std::vector<TokenId> template_written;
 

@@ -34,8 +34,8 @@ inline constexpr uint32_t kTopLogprobsMax = 20;
 inline constexpr uint32_t kSaltBytesMax = 256;
 inline constexpr uint32_t kChoicesMax = 16;
 inline constexpr uint32_t kToolsMax = 128;
-inline constexpr uint64_t kToolsBytesMax = 256 << 10;  // names, descriptions and parameters of all tools
-inline constexpr uint64_t kSchemaBytesMax = 64 << 10;  // of response_format, as JSON text
+inline constexpr uint64_t kToolsBytesMax = 256 << 10;          // names, descriptions and parameters of all tools
+inline constexpr uint64_t kResponseSchemaBytesMax = 64 << 10;  // of response_format, as JSON text
 inline constexpr uint32_t kTemplateKwargsMax = 32;
 inline constexpr uint64_t kTemplateKwargsBytesMax = 16 << 10;
 

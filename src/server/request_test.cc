@@ -178,7 +178,7 @@ TEST(RequestTest, HugeToolsSchemasAndBiasesAreRefused) {
   };
   std::string biases;
   for (int i = 0; i < 1'000'000; ++i) absl::StrAppend(&biases, i == 0 ? "" : ",", "\"", i, "\":1");
-  const std::string big(kToolsBytesMax, 'd'), schema(kSchemaBytesMax, 's');
+  const std::string big(kToolsBytesMax, 'd'), schema(kResponseSchemaBytesMax, 's');
   const RequestLimits limits{.json = {.values_max = 3'000'000}, .vocab_size = 1'000'000};
   for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
            {With("\"tools\":[" + repeat(R"({"function":{"name":"f"}})", 100'000) + "]"), "tools"},

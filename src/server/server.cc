@@ -18,8 +18,8 @@ constexpr uint32_t kFlushMs = 1000;  // after the last token: for the client to 
 constexpr uint64_t kConnectionBytes = 4 << 10;
 // Of one generation: reply, events under way, its share of the queues.
 constexpr uint64_t kRequestBytes = 16 << 10;
-// Of a compiled grammar, for each byte of the schema that it is made of.
-constexpr uint64_t kGrammarBytesPerByte = 32;
+// Of a grammar while it is compiled, at worst: as many elements as one may have, each with a class of its own.
+constexpr uint64_t kGrammarBytes = 24 << 20;
 // A parsed JSON value at worst: a member of an object with a short key, in a vector that just doubled.
 constexpr uint64_t kJsonValueBytes = 128;
 
@@ -46,8 +46,8 @@ uint64_t Server::Footprint(const ServerLimits& limits, uint32_t context_max) {
   const uint64_t request = kRequestBytes + limits.stream_buffer_bytes;
   const uint64_t parsing = JsonValuesMax(context_max) * kJsonValueBytes;
   return limits.connections_max * connection + limits.requests_max * request +
-         std::max(limits.bodies_bytes_max, limits.body_bytes_max) + kRequestThreads * parsing +
-         limits.schemas_bytes_max * kGrammarBytesPerByte;
+         std::max(limits.bodies_bytes_max, limits.body_bytes_max) + kRequestThreads * (parsing + kGrammarBytes) +
+         limits.grammars_bytes_max;
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {

@@ -39,6 +39,9 @@ class ModelTextCodec : public TextCodec {
   absl::StatusOr<std::shared_ptr<const Grammar>> CompileSchema(std::string_view schema) const override {
     return Grammar::FromJsonSchema(tokenizer_, schema);
   }
+  uint64_t GrammarBytes(const ChatPrompt& prompt) const override {
+    return prompt.grammar == nullptr ? 0 : prompt.grammar->bytes();
+  }
   std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat> format, uint64_t seed) const override {
     return std::make_unique<ModelReplyReader>(std::move(format), seed);
   }

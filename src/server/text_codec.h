@@ -41,6 +41,8 @@ class TextCodec {
   virtual uint32_t vocab_size() const = 0;
   virtual absl::StatusOr<ChatPrompt> Prompt(const ChatRequest& request) const = 0;
   virtual absl::StatusOr<std::shared_ptr<const Grammar>> CompileSchema(std::string_view schema) const = 0;
+  // Memory that the prompt's grammar takes; 0 without.
+  virtual uint64_t GrammarBytes(const ChatPrompt& prompt) const = 0;
   // Of a reply to a prompt with this format. The same seed makes the same ids of tool calls.
   virtual std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat> format, uint64_t seed) const = 0;
 };

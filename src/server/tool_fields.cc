@@ -72,10 +72,10 @@ MaybeError ParseTool(const std::string& param, const Json& value, ChatTool* out)
 MaybeError ReadSchema(const std::string& param, const Json& value, std::string* out) {
   if (!value.is_object()) return WrongType(param, KindOf(value), "an object, a JSON schema");
   std::string text = Dump(value);
-  if (text.size() > kSchemaBytesMax) {
-    return InvalidValue(param,
-                        absl::StrCat("`", param, "` has ", text.size(), " bytes of JSON; at most ", kSchemaBytesMax),
-                        kSchemaBytesMax, static_cast<double>(text.size()));
+  if (text.size() > kResponseSchemaBytesMax) {
+    return InvalidValue(
+        param, absl::StrCat("`", param, "` has ", text.size(), " bytes of JSON; at most ", kResponseSchemaBytesMax),
+        kResponseSchemaBytesMax, static_cast<double>(text.size()));
   }
   *out = std::move(text);
   return std::nullopt;

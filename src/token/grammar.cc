@@ -183,6 +183,17 @@ void GrammarState::Impl::MaskText(std::span<float> logits) {
 Grammar::Grammar() : impl_(std::make_unique<Impl>()) {}
 Grammar::~Grammar() = default;
 
+uint64_t Grammar::bytes() const {
+  const GrammarRules& rules = *impl_->rules;
+  uint64_t bytes = sizeof(Impl) + sizeof(GrammarRules) + rules.elements.capacity() * sizeof(GrammarElement) +
+                   rules.rules.capacity() * sizeof(rules.rules[0]) + rules.classes.capacity() * sizeof(CharClass);
+  for (const auto& rule : rules.rules) bytes += rule.capacity() * sizeof(rule[0]);
+  for (const CharClass& characters : rules.classes) {
+    bytes += characters.ranges.capacity() * sizeof(characters.ranges[0]);
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::shared_ptr<const Grammar>> Grammar::FromGbnf(const Tokenizer& tokenizer, std::string_view gbnf,
                                                                  Options options) {
   absl::StatusOr<GrammarRules> rules = ParseGbnf(tokenizer, gbnf);

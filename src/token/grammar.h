@@ -45,6 +45,9 @@ class Grammar {
                                                                        std::string_view schema);
   ~Grammar();
 
+  // Memory it takes; its states, which share it, have their own.
+  uint64_t bytes() const;
+
  private:
   friend class GrammarState;
   Grammar();
