@@ -25,13 +25,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "embed: a base model has no chat template\n");
     return 1;
   }
-  auto prompt = (*local)->chat_template()->Render({{.role = "user", .content = argv[2]}});
+  auto prompt = (*local)->chat_template()->Prompt({.messages = {{.role = "user", .content = argv[2]}}});
   if (!prompt.ok()) {
     std::fprintf(stderr, "embed: %s\n", std::string(prompt.status().message()).c_str());
     return 1;
   }
   reprise::GenerationRequest request;
-  request.prompt = (*local)->tokenizer().Encode(*prompt, /*add_special=*/true, /*parse_special=*/true);
+  request.prompt = (*local)->tokenizer().Encode(prompt->text, /*add_special=*/true, /*parse_special=*/true);
   request.max_tokens = 64;
   request.sampling.temperature = 0;
 

@@ -138,7 +138,10 @@ class ChatLoop {
     last_ = stats.status();
     if (!stats.ok()) {
       talk_.DropQuestion();
-      std::fprintf(stderr, "reprise: %s\n", std::string(stats.status().message()).c_str());
+      std::fprintf(stderr, "reprise: %s%s\n", std::string(stats.status().message()).c_str(),
+                   absl::IsOutOfRange(stats.status())
+                       ? "\nthe conversation is full: /new begins another, /save keeps this one"
+                       : "");
       return;
     }
     talk_.AddAssistant(reply);

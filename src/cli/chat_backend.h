@@ -2,7 +2,7 @@
 //
 // Ownership: as made. Threads: one; Stop from a signal handler is an atomic that the caller owns.
 // Errors:    of Reply: those of the template, the engine or the server, in words for a person. The
-//            conversation is unharmed and may go on.
+//            conversation is unharmed and may go on. OutOfRange: it has become longer than the context.
 #pragma once
 
 #include <atomic>

@@ -78,7 +78,9 @@ class FileBackend final : public ChatBackend {
     const auto events = std::make_shared<EventQueue>();
     const EngineInterface::Submission submission = local_->engine().Submit(
         std::move(request), [events](GenerationEvent event) { events->Push(std::move(event)); });
-    if (submission.error) return absl::FailedPreconditionError(submission.error->message);
+    if (submission.error)
+      return submission.error->code == "context_too_long" ? absl::OutOfRangeError(submission.error->message)
+                                                          : absl::FailedPreconditionError(submission.error->message);
     ChatReplyParser parser(prompt->format, seed);
     const auto show = [&on_text](const ChatDelta& delta) {
       if (!delta.reasoning.empty()) on_text(delta.reasoning, true);

@@ -26,10 +26,15 @@ constexpr int kStopPollMs = 50;
 // What a reply that is not 200 comes to.
 absl::Status ErrorOf(const std::string& what, unsigned status, const std::string& body) {
   std::string message = body.substr(0, 2000);
+  absl::StatusCode code = status == 401 ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kInternal;
   const nlohmann::json parsed = nlohmann::json::parse(body, nullptr, false);
-  if (parsed.is_object() && parsed.contains("error") && parsed["error"].is_object())
-    message = parsed["error"].value("message", message);
-  const auto code = status == 401 ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kInternal;
+  if (parsed.is_object() && parsed.contains("error") && parsed["error"].is_object()) {
+    const nlohmann::json& error = parsed["error"];
+    if (error.contains("message") && error["message"].is_string()) message = error["message"].get<std::string>();
+    // Ours, OpenAI's.
+    for (const char* too_long : {"context_too_long", "context_length_exceeded"})
+      if (error.contains("code") && error["code"] == too_long) code = absl::StatusCode::kOutOfRange;
+  }
   return absl::Status(code, absl::StrCat(what, " gave ", status, ": ", message));
 }
 

@@ -23,7 +23,8 @@ class HttpClient {
   ~HttpClient();
 
   // Sends JSON and parses the JSON reply. A status other than 200 is an error: what the server says in
-  // {"error": {"message": ...}}, else the body. Unauthenticated: 401; else Internal.
+  // {"error": {"message": ...}}, else the body. Unauthenticated: 401; OutOfRange: longer than the context;
+  // else Internal.
   absl::StatusOr<nlohmann::json> Post(const std::string& path, const nlohmann::json& body);
   absl::StatusOr<nlohmann::json> Get(const std::string& path);
 

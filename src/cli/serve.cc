@@ -1,4 +1,5 @@
-// reprise serve: one model over HTTP until SIGTERM or Ctrl-C; a second signal ends it at once.
+// reprise serve: one model over HTTP until SIGTERM or Ctrl-C; a second signal
+// ends it at once.
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -28,9 +29,11 @@ struct ServeFlags {
   EngineFlags engine;
   ServerOptions server;
   std::vector<std::string> aliases;
+  std::string api_key_file;
   std::string drain_timeout = "30s";
   std::string log_level = "info";
   uint32_t queue_requests = 256;
+  bool log_json = false;
   bool dry_run = false;
   bool json = false;
 };
@@ -42,6 +45,7 @@ struct Start {
   std::unique_ptr<ModelDescription> model;
   MemoryPlan plan;
   std::vector<std::string> names;
+  std::vector<std::string> warnings;
   uint32_t drain_ms = 0;
 };
 
@@ -73,6 +77,16 @@ absl::StatusOr<Start> Prepare(const ServeFlags& flags) {
   if (!drain_ms.ok())
     return absl::InvalidArgumentError(absl::StrCat("--drain-timeout: ", std::string(drain_ms.status().message())));
   start.drain_ms = *drain_ms;
+  if (!flags.api_key_file.empty()) {
+    absl::StatusOr<KeyFile> keys = ReadKeyFile(flags.api_key_file);
+    if (!keys.ok()) return keys.status();
+    start.server.api_keys = std::move(keys->keys);
+    if (!keys->warning.empty()) start.warnings.push_back(keys->warning);
+  }
+  if (!IsLoopback(start.server.host) && start.server.api_keys.empty())
+    start.warnings.push_back(absl::StrCat("everybody who reaches ", start.server.host,
+                                          " over the network may use this server; --api-key-file "
+                                          "FILE asks for a key"));
   auto model = OpenModel(start.options.model_path, start.options.kv_type);
   if (!model.ok()) return model.status();
   start.model = *std::move(model);
@@ -120,9 +134,9 @@ std::vector<LimitLine> Limits(const ServeFlags& flags, const Start& start, uint3
 
 std::string ChatLine(const Start& start, const std::string& path) {
   if (!path.empty()) return absl::StrCat("by the template ", path);
-  return HasChatTemplate(start.options.model_path)
-             ? "by the model's own template"
-             : "none: a base model, /v1/completions only; --chat-template FILE gives it one";
+  return HasChatTemplate(start.options.model_path) ? "by the model's own template"
+                                                   : "none: a base model, /v1/completions only; --chat-template FILE "
+                                                     "gives it one";
 }
 
 StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connections_max, uint16_t port) {
@@ -135,15 +149,21 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
                      .address = absl::StrCat("http://", start.server.host, ":", port, "/v1"),
                      .names = start.names,
                      .limits = Limits(flags, start, connections_max)};
-  if (!start.server.any_model) report.off.push_back({"other names", "404 for a model name not served", "--any-model"});
-  report.off.push_back({"disk cache", "the cache ends with the process", ""});
-  if (!IsLoopback(start.server.host))
-    report.warnings.push_back(
-        absl::StrCat(start.server.host, " can be reached from other machines, and there are no API keys"));
+  const auto off = [&report](bool is_off, const char* name, const char* meaning, const char* flag) {
+    if (is_off) report.off.push_back({name, meaning, flag});
+  };
+  off(start.server.api_keys.empty(), "API keys", "every client is served", "--api-key-file FILE");
+  off(start.server.cors_origins.empty(), "CORS", "web pages of other machines may not ask", "--cors ORIGIN");
+  off(!start.server.any_model, "other names", "404 for a model name that is not served", "--any-model");
+  off(!start.server.log_prompts, "prompts in log", "the log has numbers, never a text", "--log-prompts");
+  off(!flags.log_json, "JSON log", "the log is lines for people", "--log-json");
+  off(true, "disk cache", "the cache ends with the process; not in this version", "");
+  report.warnings = start.warnings;
   return report;
 }
 
-// Signals are taken by the calling thread alone; threads started from here on inherit the mask.
+// Signals are taken by the calling thread alone; threads started from here on
+// inherit the mask.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -158,8 +178,10 @@ sigset_t BlockSignals() {
 void ServeUntilSignal(const sigset_t& signals, Server& server, uint32_t drain_ms) {
   int signal = 0;
   sigwait(&signals, &signal);
-  spdlog::info("stopping: running requests have {} s (--drain-timeout); a second signal ends at once",
-               drain_ms / 1000.0);
+  spdlog::info(
+      "stopping: running requests have {} s (--drain-timeout); a "
+      "second signal ends at once",
+      drain_ms / 1000.0);
   std::thread second([&signals] {
     int again = 0;
     sigwait(&signals, &again);
@@ -176,6 +198,7 @@ absl::Status SetUpLog(const ServeFlags& flags) {
         absl::StrCat("--log-level: '", flags.log_level, "' is none of trace debug info warning error off"));
   spdlog::set_default_logger(spdlog::stderr_color_mt("reprise"));  // stdout is for the banner
   spdlog::set_level(level);
+  SetLogFormat(flags.log_json ? LogFormat::kJson : LogFormat::kText);
   return absl::OkStatus();
 }
 
@@ -224,6 +247,14 @@ void AddServeCommand(CLI::App& app, int& status) {
       ->expected(1)
       ->take_all();
   command->add_flag("--any-model", flags->server.any_model, "accept every model name in requests");
+  command->add_option("--api-key-file", flags->api_key_file,
+                      "a file of keys, one a line, of which clients must send one");
+  command
+      ->add_option("--cors", flags->server.cors_origins,
+                   "a web origin such as https://chat.example.org whose pages "
+                   "may ask, or *; may be repeated")
+      ->expected(1)
+      ->take_all();
   command
       ->add_option("--queue-requests", flags->queue_requests,
                    "requests that may wait; beyond, clients get 429 and when to retry")
@@ -233,6 +264,8 @@ void AddServeCommand(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_option("--log-level", flags->log_level, "trace, debug, info, warning, error or off")
       ->capture_default_str();
+  command->add_flag("--log-json", flags->log_json, "the log as JSON, an object a line");
+  command->add_flag("--log-prompts", flags->server.log_prompts, "prompts in the log too, at level info");
   command->add_flag("--dry-run", flags->dry_run, "print what would be done and whether it could be, and stop");
   command->add_flag("--json", flags->json, "print JSON");
   command->callback([flags, &status] {

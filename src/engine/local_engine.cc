@@ -111,9 +111,10 @@ absl::StatusOr<MemoryPlan> LocalEngine::Plan(const ModelDescription& model, cons
   }
   if (!plan.ok()) return DoesNotFit(model, options, memory, context, plan.status());
   plan->context_from = context_from;
-  plan->memory_from = options.memory_bytes > 0 ? "--memory"
+  plan->memory_from = options.memory_bytes > 0                              ? "--memory"
+                      : memory == machine.memory_available_bytes / 100 * 90 ? "90 % of what is free now"
                       : machine.memory_limit_bytes > 0 && machine.memory_limit_bytes < machine.memory_total_bytes
-                          ? "the control group's limit"
+                          ? "90 % of the control group's limit"
                           : "half of the machine";
   return plan;
 }

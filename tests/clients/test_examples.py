@@ -58,3 +58,16 @@ def test_embedding_the_engine():
   done = subprocess.run([binary, str(servers.SMOLLM), "Why is the sky blue?"], capture_output=True, text=True, timeout=60,
                         check=False)
   assert done.returncode == 0 and "prompt tokens reused]" in done.stdout, done.stderr
+
+
+def test_tools(qwen):
+  lines = run(qwen, "tools.py").splitlines()
+  assert lines[0] == "the model calls temperature({'city': 'Paris'})" and lines[1]
+
+
+def test_json_schema(smollm):
+  assert "km" in run(smollm, "json_schema.py")
+
+
+def test_agent(qwen):
+  assert run(qwen, "agent.py").strip()

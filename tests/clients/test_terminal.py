@@ -130,6 +130,18 @@ def test_lines_from_a_pipe_get_replies_and_no_escape_codes(arguments, tmp_path):
   assert "/retry" in done.stderr and "/retry" not in done.stdout
 
 
+def test_a_full_conversation_says_how_to_go_on(arguments, tmp_path):
+  chat = Terminal([*arguments, "--max-tokens", "4", "--system", "river " * 2500], tmp_path)
+  chat.type("Hello\n")
+  chat.wait_for("2048.*/new begins another")
+  chat.type("/system\n")
+  chat.wait_for("no system text")
+  chat.type("Hello\n")
+  chat.wait_for(TURN)
+  chat.type("\x04")
+  assert chat.exit_status() == 0
+
+
 @pytest.mark.parametrize("wrong, advice", [
     (["chat"], "--url"),
     (["chat", "--url", "http://127.0.0.1:9"], "reprise serve MODEL.gguf"),
