@@ -56,8 +56,7 @@ ChatRequest ToRequest(const Json& body) {
   request.parallel_tool_calls = body.value("parallel_tool_calls", true);
   if (body.contains("response_format")) request.json_schema = body["response_format"]["json_schema"]["schema"].dump();
   const Json kwargs = body.value("chat_template_kwargs", Json::object());
-  for (const auto& [name, value] : kwargs.items())
-    request.template_kwargs.emplace_back(name, value.dump());
+  for (const auto& [name, value] : kwargs.items()) request.template_kwargs.emplace_back(name, value.dump());
   return request;
 }
 

@@ -28,10 +28,24 @@ struct ChatReplyParser::Impl {
   std::string text;       // the reply so far
   common_chat_msg shown;  // the sum of the deltas
 
+  uint32_t depth = 0;     // of open brackets in `text`, whatever they mean
+  bool too_deep = false;  // no more is parsed; what follows is content
+
   bool plain() const { return format == nullptr || format->plain; }
+  void CountBrackets(std::string_view added);
   ChatDelta Parse(bool partial);
   void AddToolCalls(const common_chat_msg& message, bool partial, ChatDelta& delta);
 };
+
+// The parser reads JSON by recursion, and 5,000 brackets, which a model can be brought to write, use up a stack.
+void ChatReplyParser::Impl::CountBrackets(std::string_view added) {
+  constexpr uint32_t kDepthMax = 512;
+  for (const char c : added) {
+    if (c == '[' || c == '{') ++depth;
+    if ((c == ']' || c == '}') && depth > 0) --depth;
+    too_deep = too_deep || depth > kDepthMax;
+  }
+}
 
 ChatDelta ChatReplyParser::Impl::Parse(bool partial) {
   common_chat_msg message;
@@ -87,12 +101,14 @@ ChatReplyParser::~ChatReplyParser() = default;
 ChatDelta ChatReplyParser::Append(std::string_view text) {
   if (impl_->plain()) return {.content = std::string(text)};
   if (text.empty()) return {};
+  impl_->CountBrackets(text);
+  if (impl_->too_deep) return {.content = std::string(text)};
   impl_->text += text;
   return impl_->Parse(/*partial=*/true);
 }
 
 ChatDelta ChatReplyParser::Finish() {
-  if (impl_->plain()) return {};
+  if (impl_->plain() || impl_->too_deep) return {};
   return impl_->Parse(/*partial=*/false);
 }
 

@@ -2,7 +2,7 @@
 // to the template (llama.cpp's), whole or as it streams in.
 //
 // Ownership: values; a ReplyFormat is immutable and shared. Threads: one per ChatReplyParser.
-// Errors:    none: text that the format does not explain is content.
+// Errors:    none: text that the format does not explain is content, and so is what follows 512 open brackets.
 #pragma once
 
 #include <memory>

@@ -209,5 +209,20 @@ TEST(ChatReplyTest, AnyTextIsRead) {
   }
 }
 
+// Far more brackets than the parser's stack would hold; and fewer than the limit are read.
+TEST(ChatReplyTest, DeepRepliesAreContentFromThereOn) {
+  const auto format = FormatOf(WithTools());
+  const std::string begin = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"text\": ";
+  ChatReplyParser parser(format, 1);
+  Message message;
+  message.Add(parser.Append(begin));
+  for (int i = 0; i < 2000; ++i) message.Add(parser.Append(std::string(50, i % 2 == 0 ? '[' : '{')));
+  message.Add(parser.Append("end"));
+  message.Add(parser.Finish());
+  EXPECT_THAT(message.content, testing::EndsWith("end"));
+  const std::string nested = begin + std::string(400, '[') + std::string(400, ']') + "}}\n</tool_call>";
+  EXPECT_EQ(Read(format, nested, {70, 200}).calls.size(), 1u);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -38,6 +38,9 @@ common_chat_tool_choice ToCommon(ToolChoice choice) {
   return COMMON_CHAT_TOOL_CHOICE_AUTO;
 }
 
+// Of what messages hold: the template engine reads and writes it by recursion.
+constexpr uint32_t kJsonDepthMax = 128;
+constexpr size_t kToolNameMax = 256;
 constexpr char kAnyObject[] = R"({"type": "object"})";
 
 // Whether the parser makes content of all text, as far as a text shows that has what parsers look for.
@@ -104,8 +107,18 @@ std::optional<TokenId> ChatTemplate::Impl::SpecialToken(const std::string& text)
 
 absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const ChatRequest& request) const {
   common_chat_templates_inputs inputs;
-  for (const ChatMessage& message : request.messages) inputs.messages.push_back(ToCommon(message));
+  for (const ChatMessage& message : request.messages) {
+    for (const ToolCall& call : message.tool_calls)
+      if (absl::Status status = CheckJsonDepth(call.arguments, kJsonDepthMax,
+                                               absl::StrCat("the arguments of the call of \"", call.name, "\""));
+          !status.ok())
+        return status;
+    inputs.messages.push_back(ToCommon(message));
+  }
   for (const ChatTool& tool : request.tools) {
+    if (tool.name.size() > kToolNameMax)
+      return absl::InvalidArgumentError(
+          absl::StrCat("a tool's name has ", tool.name.size(), " bytes, more than ", kToolNameMax));
     if (!tool.parameters.empty())
       if (absl::Status status =
               CheckSchemaSize(tool.parameters, absl::StrCat("the schema of tool \"", tool.name, "\""));
@@ -119,6 +132,9 @@ absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const Ch
   inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
   inputs.enable_thinking = thinks;
   for (const auto& [name, json] : request.template_kwargs) {
+    if (absl::Status status = CheckJsonDepth(json, kJsonDepthMax, absl::StrCat("chat_template_kwargs.", name));
+        !status.ok())
+      return status;
     inputs.chat_template_kwargs[name] = json;
     if (name != "enable_thinking") continue;
     if (json != "true" && json != "false")

@@ -183,6 +183,9 @@ TEST(ChatTemplateTest, WhatCannotBeAnsweredSaysWhy) {
   says(*smollm, {.messages = {{"user", "Hi"}}, .json_schema = R"({"type": "number", "multipleOf": 3})"}, "multipleOf");
   says(*smollm, {.messages = {{"user", "Hi"}}, .template_kwargs = {{"enable_thinking", "\"yes\""}}}, "enable_thinking");
   says(*smollm, {.messages = {{"assistant", "a"}, {"assistant", "b"}}}, "last two messages");
+  ChatRequest called{.messages = {{"user", "Hi"}, {.role = "assistant"}, {"tool", "1"}}};
+  called.messages[1].tool_calls = {{"1", "f", std::string(100'000, '[') + std::string(100'000, ']')}};
+  says(*smollm, called, "the arguments of the call of \"f\" has 100000 levels");
   ChatRequest deep = tools;
   deep.tools[0].parameters = std::string(5000, '[') + std::string(5000, ']');
   says(*smollm, deep, "the schema of tool \"f\" has 5000 levels");

@@ -317,10 +317,15 @@ uint64_t DepthOf(std::string_view json) {
 struct Cost {
   uint64_t references = 0;  // it follows a chain of them by recursion
   uint64_t optional = 0;    // squares of the numbers of optional properties: a rule for each to begin with
+  uint64_t names = 0;       // bytes of names on the longest path: a rule's name, matched by std::regex, which recurses
 };
-void AddCost(const Json& json, Cost& cost) {
+void AddCost(const Json& json, uint64_t names, Cost& cost) {
+  cost.names = std::max(cost.names, names);
   if (json.is_object()) {
-    if (json.contains("$ref")) ++cost.references;
+    if (json.contains("$ref")) {
+      ++cost.references;
+      if (json["$ref"].is_string()) cost.names = std::max<uint64_t>(cost.names, json["$ref"].get<std::string>().size());
+    }
     if (json.contains("properties") && json["properties"].is_object()) {
       const uint64_t all = json["properties"].size();
       const uint64_t required = json.contains("required") && json["required"].is_array() ? json["required"].size() : 0;
@@ -328,19 +333,21 @@ void AddCost(const Json& json, Cost& cost) {
       cost.optional += optional * optional;
     }
   }
-  if (json.is_structured())
-    for (const Json& inner : json) AddCost(inner, cost);
+  if (json.is_array())
+    for (const Json& inner : json) AddCost(inner, names, cost);
+  if (json.is_object())
+    for (const auto& [name, inner] : json.items()) AddCost(inner, names + name.size(), cost);
 }
 
 absl::StatusOr<Json> ParseWithinLimits(std::string_view schema, std::string_view place) {
-  constexpr uint64_t kReferencesMax = 1024, kOptionalMax = 500;
+  constexpr uint64_t kReferencesMax = 1024, kOptionalMax = 500, kNamesMax = 4096;
   if (schema.size() > kSchemaBytesMax) return TooLarge(place, "bytes", schema.size(), kSchemaBytesMax);
-  if (const uint64_t depth = DepthOf(schema); depth > kSchemaDepthMax)
-    return TooLarge(place, "levels", depth, kSchemaDepthMax);
+  if (absl::Status status = CheckJsonDepth(schema, kSchemaDepthMax, place); !status.ok()) return status;
   Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(std::string(place), " is not JSON"));
   Cost cost;
-  AddCost(json, cost);
+  AddCost(json, 0, cost);
+  if (cost.names > kNamesMax) return TooLarge(place, "bytes of names on one path", cost.names, kNamesMax);
   if (cost.references > kReferencesMax) return TooLarge(place, "references", cost.references, kReferencesMax);
   if (cost.optional > kOptionalMax * kOptionalMax)
     return TooLarge(place, "optional properties", static_cast<uint64_t>(std::sqrt(static_cast<double>(cost.optional))),
@@ -352,6 +359,11 @@ absl::StatusOr<Json> ParseWithinLimits(std::string_view schema, std::string_view
 
 absl::Status CheckSchemaSize(std::string_view schema, std::string_view place) {
   return ParseWithinLimits(schema, place).status();
+}
+
+absl::Status CheckJsonDepth(std::string_view json, uint32_t depth_max, std::string_view place) {
+  const uint64_t depth = DepthOf(json);
+  return depth > depth_max ? TooLarge(place, "levels", depth, depth_max) : absl::OkStatus();
 }
 
 std::string WithStrictPrimitives(std::string gbnf) {

@@ -22,6 +22,9 @@ inline constexpr uint32_t kSchemaDepthMax = 64;
 // much stack or time. `place` is what messages call it.
 absl::Status CheckSchemaSize(std::string_view schema, std::string_view place);
 
+// Refuses JSON text, or what may be, that is nested too deeply for those who read it by recursion.
+absl::Status CheckJsonDepth(std::string_view json, uint32_t depth_max, std::string_view place);
+
 // A schema that llama.cpp's converter understands wholly. Where it would not, stands a constant, in whose place
 // `Complete` puts a rule.
 struct LoweredSchema {

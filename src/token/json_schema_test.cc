@@ -216,6 +216,8 @@ TEST(JsonSchemaTest, ErrorsNameThePlace) {
       {R"({"anyOf": [{"type": "null"}], "type": "object", "properties": {"a": {}}})", "beside \"anyOf\""},
       {R"({"enum": []})", "enum"},
       {deep, "levels"},
+      {R"({"type": "object", "properties": {")" + std::string(100'000, '!') + R"(": {}}})", "bytes of names"},
+      {R"({"$ref": "#/)" + std::string(100'000, '!') + R"("})", "bytes of names"},
       {wide, "optional properties"},
       {chain, "references"},
       {Quoted(std::string(kSchemaBytesMax, 'a')), "bytes"},
