@@ -9,9 +9,11 @@ namespace {
 using Kind = GrammarElement::Kind;
 
 constexpr uint32_t kUnknown = UINT32_MAX;
-constexpr size_t kStacksMax = 1024;
-constexpr uint32_t kVisitsMax = 1 << 15;  // nodes met while one set is built
-constexpr size_t kSetsMax = 1024;         // half a MiB of steps
+constexpr size_t kStacksMax = 1 << 14;
+constexpr uint32_t kVisitsMax = 1 << 16;  // nodes met while one set is built
+// Nodes met between two tokens, a quarter of a second: no grammar may hold up the others who are served.
+constexpr uint64_t kWorkMax = 4'000'000;
+constexpr size_t kSetsMax = 1024;  // half a MiB of steps
 constexpr size_t kNodesMax = 1 << 16;
 
 // The code points that a character which has begun may become; low above high: none.
@@ -72,7 +74,8 @@ void GrammarMachine::Expand(uint32_t from) {
       building_ends_ = true;
       continue;
     }
-    if (++visited_ > kVisitsMax || building_.size() > kStacksMax) {
+    ++work_;
+    if (++visited_ > kVisitsMax || building_.size() > kStacksMax || work_ > kWorkMax) {
       building_failed_ = true;
       todo_.clear();
       return;
@@ -93,7 +96,9 @@ void GrammarMachine::Expand(uint32_t from) {
       if (element.max == kUnlimited) count = std::min(count, element.min);
       then = count == element.max ? After(node) : Push(node.parent, node.element, count);
     }
-    for (const uint32_t alternative : rules_->rules[element.index]) todo_.push_back(Push(then, alternative, 0));
+    const std::vector<uint32_t>& alternatives = rules_->rules[element.index];
+    work_ += alternatives.size();
+    for (const uint32_t alternative : alternatives) todo_.push_back(Push(then, alternative, 0));
   }
 }
 
@@ -101,7 +106,7 @@ uint32_t GrammarMachine::TakeBuilding() {
   std::vector<uint32_t> tops = std::exchange(building_, {});
   const bool ends = std::exchange(building_ends_, false);
   visited_ = 0;
-  if (std::exchange(building_failed_, false)) return 0;
+  if (std::exchange(building_failed_, false) || work_ > kWorkMax) return 0;
   std::sort(tops.begin(), tops.end());
   return Intern(std::move(tops), ends);
 }
@@ -138,6 +143,7 @@ uint32_t GrammarMachine::Step(uint32_t set, uint32_t code_point) {
 
 uint32_t GrammarMachine::ComputeStep(uint32_t set, uint32_t code_point) {
   ++build_;
+  work_ += sets_[set].tops.size();
   for (const uint32_t top : sets_[set].tops) {
     const Node node = nodes_[top];
     const GrammarElement& element = rules_->elements[node.element];
@@ -160,6 +166,7 @@ uint32_t GrammarMachine::StepToken(uint32_t set, TokenId token) {
 }
 
 GrammarMachine::Position GrammarMachine::Byte(Position at, uint8_t byte) {
+  if (work_ > kWorkMax) return {};
   if (at.missing == 0) {
     if (byte == 0) return {};  // as in libllama, not even "." is a NUL
     if (byte < 0x80) return {.set = Step(at.set, byte)};
@@ -206,6 +213,7 @@ GrammarMachine::Position GrammarMachine::Token(Position at, TokenId token, std::
 }
 
 GrammarMachine::Position GrammarMachine::Trim(Position keep) {
+  if (work_ <= kWorkMax) work_ = 0;
   if (sets_.size() <= kSetsMax && nodes_.size() <= kNodesMax) return keep;
   std::vector<Node> old_nodes = std::exchange(nodes_, {Node{}});
   const Set kept = std::move(sets_[keep.set]);

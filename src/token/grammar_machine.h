@@ -2,8 +2,8 @@
 // that a step by a character that was taken before from there is one look into a table.
 //
 // Ownership: shares the rules. Threads: one per object.
-// Errors:    none; a grammar so ambiguous that a position would need more than kStacksMax stacks allows
-//            nothing from there on.
+// Errors:    none; a grammar so ambiguous that a position would need more than 16,384 stacks, or the step
+//            from one token to the next a quarter of a second, allows nothing from there on.
 #pragma once
 
 #include <array>
@@ -91,6 +91,7 @@ class GrammarMachine {
   std::vector<uint32_t> seen_;  // by node: the build that met it
   uint32_t build_ = 0;
   uint32_t visited_ = 0;
+  uint64_t work_ = 0;  // since the latest Trim; beyond its limit for good
   std::vector<uint32_t> todo_;
 };
 

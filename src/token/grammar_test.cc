@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -179,21 +180,44 @@ TEST(GrammarTest, ErrorsNameThePlace) {
   }
 }
 
-// Grammars that would take exponential time or memory are refused or stop allowing, quickly.
+// Grammars that would take exponential time or memory are refused or stop allowing, quickly: here with every kind of
+// mask, which walks the whole vocabulary.
 TEST(GrammarTest, AmbiguityIsBounded) {
-  const Tokenizer& tokenizer = RealModelOf("smollm2").tokenizer();
-  for (const char* text : {"root ::= (((\"a\"?){200}){200}){200} \"b\"",
-                           "root ::= (\"a\" | \"a\" \"a\" | \"a\" \"a\" \"a\"){1,200}{1,200} \"b\"",
-                           "root ::= a a a a a a a a\na ::= (\"x\"* \"x\"*)* (\"x\"* | \"x\"* \"x\")*"}) {
+  const Tokenizer& tokenizer = RealModelOf("gemma3").tokenizer();
+  std::string counters = "root ::= ";
+  for (int i = 0; i < 2000; ++i)
+    counters += (i > 0 ? " | [^\"]{0," : "[^\"]{0,") + std::to_string(1000 + i) + "} \"x\"";
+  const std::string grammars[] = {
+      "root ::= (((\"a\"?){200}){200}){200} \"b\"",
+      "root ::= (\"a\" | \"a\" \"a\" | \"a\" \"a\" \"a\"){1,200}{1,200} \"b\"",
+      "root ::= a a a a a a a a\na ::= (\"a\"* \"a\"*)* (\"a\"* | \"a\"* \"a\")*",
+      "root ::= \"\" | [^q] root [^q] | [^z] root [^z]",
+      counters,
+  };
+  const TokenId a = tokenizer.Encode("a", false, true).back();
+  for (const std::string& text : grammars) {
     const auto grammar = Grammar::FromGbnf(tokenizer, text, {});
     if (!grammar.ok()) continue;
     GrammarState state(*grammar);
-    for (int i = 0; i < 50; ++i) {
-      const TokenId token = tokenizer.Encode(text[13] == 'a' || text[14] == 'a' ? "a" : "x", false, true).at(0);
-      if (!state.Allows(token)) break;
-      state.Accept(token);
+    std::vector<float> logits(tokenizer.vocab_size());
+    for (int i = 0; i < 3 && state.Allows(a); ++i) {
+      state.Accept(a);
+      const auto start = std::chrono::steady_clock::now();
+      std::fill(logits.begin(), logits.end(), 0.0f);
+      state.Mask(logits);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      EXPECT_LT(seconds, 3) << text.substr(0, 60);  // a sixth of a second on a quiet machine
     }
   }
+}
+
+TEST(GrammarTest, ManyAlternativesAreNotAmbiguity) {
+  const Tokenizer& tokenizer = RealModelOf("smollm2").tokenizer();
+  std::string text = "root ::= ";
+  for (int i = 0; i < 10'000; ++i) text += (i > 0 ? " | \"item" : "\"item") + std::to_string(i) + "\"";
+  const auto grammar = GbnfOrDie(tokenizer, text);
+  EXPECT_TRUE(Takes(tokenizer, grammar, "item9999"));
+  EXPECT_FALSE(Takes(tokenizer, grammar, "item10000"));
 }
 
 TEST(GrammarTest, ControlTokensCountOnlyWhereNamed) {
