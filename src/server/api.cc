@@ -19,6 +19,8 @@ namespace {
 
 constexpr uint64_t kSeedMask = (uint64_t{1} << 53) - 1;  // exact in every JSON reader's double
 
+constexpr size_t kNameBytesShown = 128;  // of what a client made up, in messages
+
 constexpr std::string_view kChatPath = "/v1/chat/completions";
 constexpr std::string_view kTextPath = "/v1/completions";
 constexpr std::string_view kModelsPath = "/v1/models";
@@ -71,8 +73,9 @@ JsonLimits JsonLimitsOf(const ServerLimits& limits, const ServedModel& model) {
 MaybeError CheckModel(const ServedModel& model, bool any_model, std::string* name) {
   if (name->empty()) *name = model.names.front();
   if (any_model || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return std::nullopt;
-  RequestError error = InvalidValue(
-      "model", absl::StrCat("the model `", *name, "` is not served here; served: ", absl::StrJoin(model.names, ", ")));
+  RequestError error =
+      InvalidValue("model", absl::StrCat("the model `", name->substr(0, kNameBytesShown),
+                                         "` is not served here; served: ", absl::StrJoin(model.names, ", ")));
   error.http_status = 404;
   error.code = "model_not_found";
   return error;

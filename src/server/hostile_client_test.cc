@@ -221,6 +221,54 @@ TEST_F(HostileClientTest, ABodyOfTheLimitIsRead) {
   EXPECT_EQ(Complete(start + prompt + end).status, 200);
 }
 
+// What goes from a request into headers, paths, logs and templates.
+TEST_F(HostileClientTest, OddNamesAndHeadersAreAnsweredAndDoNoHarm) {
+  options_.api_keys = {"key"};
+  Start();
+  const std::string key = "Authorization: Bearer key\r\n", body = R"({"prompt":"abc"})";
+  const auto status = [&](const std::string& head, const std::string& content = "") {
+    RawClient client = Connect();
+    client.Send(head + "Content-Length: " + std::to_string(content.size()) + "\r\n\r\n" + content);
+    const RawResponse response = client.Read();
+    EXPECT_TRUE(response.complete || response.status == 0) << head;
+    EXPECT_TRUE(response.body.empty() || !Json::parse(response.body, nullptr, false).is_discarded()) << head;
+    return response.status;
+  };
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  EXPECT_EQ(status(post + "Authorization: Bearer \xFF\xFE\r\n", body), 401);
+  EXPECT_EQ(status(post + "Authorization: Bearer " + std::string(8000, 'k') + "\r\n", body), 401);
+  EXPECT_EQ(status(post + key + "Origin: \xFF\"<script>\r\n", body), 403);
+  EXPECT_EQ(status(post + key + "Origin: " + std::string(8000, 'o') + "\r\n", body), 403);
+  EXPECT_EQ(status(post + key + "Origin: http://[::1\r\n", body), 403);
+  EXPECT_EQ(status(post + key + "Origin: http://localhost:1\r\nOrigin: http://evil.org\r\n", body), 200)
+      << "a browser sends one; of two the first counts";
+  for (const char* name : {"%FF%0d%0aX-Evil:1", "%", "%4", "%zz", "..%2f..", "%00", "\xC3\x28"}) {
+    EXPECT_EQ(status(std::string("GET /v1/models/") + name + " HTTP/1.1\r\n" + key), 404) << name;
+  }
+  EXPECT_EQ(status("GET /v1/models/" + std::string(9000, 'm') + " HTTP/1.1\r\n" + key), 404);
+  EXPECT_EQ(status("GET /v1/models/%66ake HTTP/1.1\r\n" + key), 200) << "the control: a name may be escaped";
+  EXPECT_EQ(status("OPTIONS /v1/models HTTP/1.1\r\nOrigin: http://localhost\r\nAccess-Control-Request-Headers: " +
+                   std::string(8000, 'h') + "\r\n"),
+            204);
+  EXPECT_EQ(status("POST /detokenize HTTP/1.1\r\n" + key, R"({"tokens":[255,254,10]})"), 200);
+}
+
+TEST_F(HostileClientTest, HugeToolsAndSchemasOverTheWireAreTypedErrors) {
+  Start();
+  const std::string start = R"({"messages":[{"role":"user","content":"x"}],)";
+  std::string tools, deep(200'000, '['), biases;
+  for (int i = 0; i < 100'000; ++i) tools += (i == 0 ? "" : ",") + std::string(R"({"function":{"name":"f"}})");
+  for (int i = 0; i < 400'000; ++i) biases += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
+  EXPECT_EQ(CodeOf(Chat(start + "\"tools\":[" + tools + "]}")), "body_too_large");
+  EXPECT_EQ(CodeOf(Chat(start + "\"logit_bias\":{" + biases + "}}")), "body_too_large");
+  EXPECT_EQ(CodeOf(Chat(start + "\"tools\":" + deep + "}")), "invalid_json");
+  EXPECT_EQ(CodeOf(Chat(start + R"("response_format":{"type":"json_object","schema":)" + deep + "}}")), "invalid_json");
+  EXPECT_EQ(CodeOf(Chat(start + R"("response_format":{"type":"json_object","schema":{"title":")" +
+                        std::string(1 << 20, 's') + "\"}}}")),
+            "invalid_value");
+  ExpectServing();
+}
+
 TEST_F(HostileClientTest, ExpectContinueIsAnswered) {
   Start();
   RawClient client = Connect();
