@@ -71,7 +71,9 @@ class SchemaGenerator {
       if (Chance(60)) required.push_back(name);
     }
     if (!required.empty()) schema["required"] = required;
-    if (Chance(50)) schema["additionalProperties"] = false;
+    const uint32_t others = Below(4);
+    if (others < 2) schema["additionalProperties"] = false;
+    if (others == 2) schema["additionalProperties"] = Chance(50) ? SchemaJson(true) : SchemaJson({{"type", "integer"}});
     return schema;
   }
 
@@ -173,8 +175,9 @@ inline bool IsValid(const SchemaJson& schema, const SchemaJson& value, const Sch
     for (const auto& [name, inner] : value.items()) {
       if (properties.contains(name)) {
         if (!IsValid(properties[name], inner, root)) return false;
-      } else if (schema.contains("additionalProperties") && schema["additionalProperties"] == false) {
-        return false;
+      } else if (schema.contains("additionalProperties")) {
+        const SchemaJson& others = schema["additionalProperties"];
+        if (others == false || (others.is_object() && !IsValid(others, inner, root))) return false;
       }
     }
   }

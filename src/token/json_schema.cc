@@ -184,6 +184,8 @@ bool Lowering::Object(Json& schema, const std::string& place) {
   if (schema.contains("additionalProperties") && !schema["additionalProperties"].is_boolean() &&
       !Visit(schema["additionalProperties"], place + "/additionalProperties"))
     return false;
+  // The converter's rule for a name that is none of these takes one of them, written with an escape.
+  if (!names.empty()) schema["additionalProperties"] = false;
   if (!schema.contains("required")) return true;
   if (!schema["required"].is_array()) return Fail(place, "\"required\" must be an array of names");
   for (const Json& name : schema["required"]) {
@@ -369,6 +371,15 @@ absl::Status CheckJsonDepth(std::string_view json, uint32_t depth_max, std::stri
 std::string WithStrictPrimitives(std::string gbnf) {
   ReplaceAll(gbnf, R"("u" [0-9a-fA-F]{4})", R"("u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))");
   ReplaceAll(gbnf, R"(([eE] [-+]? integral-part)?)", R"(([eE] [-+]? [1-9] [0-9]?)?)");
+  ReplaceAll(gbnf, R"([^"\\] | "\\" ( ["\\/ bfnrt])", R"([^"\\\x7F\x00-\x1F] | "\\" ( ["\\/bfnrt])");
+  // Names of properties that are none of the given ones: characters that need an escape are no part of them.
+  constexpr std::string_view kOtherName = R"( ::= ["] ( )";
+  for (size_t at = 0; (at = gbnf.find(kOtherName, at)) != std::string::npos; at += kOtherName.size()) {
+    const size_t end = std::min(gbnf.find('\n', at), gbnf.size());
+    std::string rule = gbnf.substr(at, end - at);
+    ReplaceAll(rule, "[^\"", R"([^"\\\x7F\x00-\x1F)");
+    gbnf.replace(at, end - at, rule);
+  }
   return gbnf;
 }
 

@@ -174,6 +174,22 @@ TEST(JsonSchemaTest, AnyValueAndAnyObject) {
   EXPECT_TRUE(Takes(R"({"allOf": [{"$ref": "#/definitions/x"}], "definitions": {"x": {"type": "null"}}})", "null"));
 }
 
+// Beside properties there are no others: llama.cpp's rule for other names takes the given ones in disguise.
+TEST(JsonSchemaTest, OtherPropertiesAreLeftOutOrNamedWell) {
+  constexpr char kSchema[] =
+      R"({"type": "object", "properties": {"ab": {"type": "integer"}, "x]-^": {}}, "additionalProperties": true})";
+  EXPECT_TRUE(Takes(kSchema, R"({"ab": 1, "x]-^": 2})"));
+  for (const char* bad : {R"({"\u0061b": "x"})", R"({"other": 1})", "{\"\\\": 1}"})
+    EXPECT_FALSE(Takes(kSchema, bad)) << bad;
+  const std::string tool = WithStrictPrimitives(
+      "root ::= [\"] ( [a] ([b] char+ | [^\"b] char*) | [^\"a] char* )? [\"]\nchar ::= [^\"\\\\\\x7F\\x00-\\x1F]\n");
+  Acceptor name(tool);
+  EXPECT_TRUE(name.Takes("\"other\""));
+  EXPECT_FALSE(name.Takes("\"ab\""));
+  EXPECT_FALSE(name.Takes("\"\\\""));
+  EXPECT_FALSE(name.Takes("\"\n\""));
+}
+
 // What JSON parsers refuse although the notation has it.
 TEST(JsonSchemaTest, HalfSurrogatesAndHugeExponentsAreLeftOut) {
   EXPECT_TRUE(Takes(R"({"type": "string"})", R"("\u00e9")"));
