@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "engine/local_engine.h"
+#include "tests/allocation_counter.h"
 #include "tests/engine_client.h"
 #include "tests/json_schemas.h"
 #include "tests/models.h"
@@ -125,6 +126,29 @@ TEST(ConstrainedTest, IgnoredEndsAndCompleteGrammars) {
   ASSERT_TRUE(impossible.last.error);
   EXPECT_EQ(impossible.last.error->code, "internal");
   EXPECT_EQ(PendingReply(local->engine(), Request(*local, "Hi", 3, 1)).Wait().tokens.size(), 3u);  // and it goes on
+}
+
+TEST(ConstrainedTest, DrawsWithoutAGrammarAllocateNothing) {
+  constexpr uint32_t kVocab = 50'000;
+  Ledger ledger(64ull << 20);
+  const Region memory = ledger.Take("sampler", Sampler::Footprint(kVocab));
+  Sampler sampler(kVocab, memory.bytes());
+  std::vector<float> logits(kVocab);
+  for (uint32_t i = 0; i < kVocab; ++i) logits[i] = static_cast<float>(i * 7919 % 1000) / 100;
+  const std::vector<LogitBias> bias = {{TokenId(3), 5}, {TokenId(4), -100}};
+  SeenTokens seen(RandomTokens(500, kVocab, 1), 1000);
+  SamplingParameters parameters{.top_p = 0.9f, .top_k = 100, .min_p = 0.01f};
+  parameters.repeat_penalty = 1.1f;
+  parameters.frequency_penalty = 0.3f;
+  const uint64_t before = AllocationCount();
+  for (uint32_t position = 0; position < 500; ++position) {
+    parameters.temperature = position % 2 == 0 ? 0.8f : 0;
+    seen.Add(sampler.Sample(logits, parameters, position, {.seen = seen.tokens(), .bias = bias}));
+  }
+  EXPECT_EQ(AllocationCount() - before, 0u);
+  const uint64_t control = AllocationCount();
+  EXPECT_FALSE(SeenTokens(RandomTokens(5, kVocab, 1), 1).tokens().empty());
+  EXPECT_GT(AllocationCount() - control, 0u);
 }
 
 // Decode speed with a schema beside that without, in turns.

@@ -138,6 +138,29 @@ TEST(ChatReplyTest, ReasoningIsSeparated) {
   EXPECT_THAT(message.content, testing::Not(HasSubstr("think")));
 }
 
+// The prompt may end within the reasoning.
+TEST(ChatReplyTest, ReasoningThatThePromptBeganIsSeparated) {
+  const std::string open = std::string(kThinking).replace(std::string(kThinking).find("{% if enable_thinking"),
+                                                          std::string::npos, "<think>\n{% endif %}");
+  const auto format = FormatOf({.messages = {{.role = "user", .content = "Hi"}}}, open);
+  const Message message = Read(format, "Six times seven.\n</think>\n\nIt is 42.", {5, 14, 3});
+  EXPECT_THAT(message.reasoning, HasSubstr("Six times seven."));
+  EXPECT_THAT(message.content, HasSubstr("It is 42."));
+  EXPECT_THAT(message.content, testing::Not(HasSubstr("seven")));
+}
+
+// A schema's reply is the JSON alone, fenced or not.
+TEST(ChatReplyTest, JsonComesWithoutItsFence) {
+  ChatRequest request{.messages = {{.role = "user", .content = "Hi"}}};
+  request.json_schema = R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})";
+  const auto format = FormatOf(request);
+  for (const std::vector<size_t>& cuts : {std::vector<size_t>{}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {9, 4}}) {
+    EXPECT_EQ(Read(format, "{\"a\": 1}", cuts).content, "{\"a\": 1}");
+    EXPECT_EQ(Read(format, "```json\n{\"a\": 1}\n```", cuts).content, "{\"a\": 1}");
+    EXPECT_EQ(Read(format, "\n{\"a\": 1}\n", cuts).content, "{\"a\": 1}");
+  }
+}
+
 TEST(ChatReplyTest, WhatThePromptHoldsIsNotRepeated) {
   ChatRequest request{
       .messages = {{.role = "user", .content = "A poem"}, {.role = "assistant", .content = "Roses are"}}};

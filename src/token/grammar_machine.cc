@@ -14,7 +14,7 @@ constexpr uint32_t kVisitsMax = 1 << 16;  // nodes met while one set is built
 // Nodes met between two tokens, a quarter of a second: no grammar may hold up the others who are served.
 constexpr uint64_t kWorkMax = 4'000'000;
 constexpr size_t kSetsMax = 1024;  // half a MiB of steps
-constexpr size_t kNodesMax = 1 << 16;
+constexpr size_t kNodesMax = 1 << 14;
 
 // The code points that a character which has begun may become; low above high: none.
 std::pair<uint32_t, uint32_t> Completions(const GrammarMachine::Position& at) {
