@@ -100,6 +100,23 @@ TEST_F(AccessServerTest, EverythingButTheProbesNeedsAKey) {
   EXPECT_EQ(Send("POST", "/v1/completions", good, R"({"prompt":"a"})").status, 200);
 }
 
+TEST_F(AccessServerTest, ABodyIsNotWaitedForWithoutAKey) {
+  options_.api_keys = {"key"};
+  Start();
+  for (const char* more : {"", "Expect: 100-continue\r\n", "Authorization: Bearer wrong\r\n"}) {
+    RawClient client = Connect();
+    client.Send(std::string("POST /v1/completions HTTP/1.1\r\nContent-Length: 5000000\r\n") + more + "\r\n{");
+    const RawResponse response = client.Read();
+    EXPECT_EQ(response.status, 401) << more;
+    EXPECT_EQ(response.headers.at("connection"), "close");
+  }
+  RawClient client = Connect();  // the control
+  client.Send("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer key\r\nContent-Length: 14\r\n\r\n{");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  client.Send(R"("prompt":"a"})");
+  EXPECT_EQ(client.Read().status, 200);
+}
+
 TEST_F(AccessServerTest, AStrangersPageIsRefusedBeforeAnythingIsDone) {
   Start();
   const std::string body = R"({"prompt":"abc"})";

@@ -221,6 +221,11 @@ MaybeError Api::TooMany(uint32_t n) const {
                    most, 1);
 }
 
+MaybeError Api::CheckHead(const HttpRequest& head) const {
+  const bool open = head.path == kHealthPath || head.path == kReadyPath || head.method == "OPTIONS";
+  return open ? std::nullopt : access_.Check(head);
+}
+
 void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::string_view path = request.path.starts_with(kModelPath) ? kModelPath : std::string_view(request.path);
   const auto* const route =
@@ -232,10 +237,8 @@ void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const bool method_fits = route->method == request.method || (route->method == "GET" && request.method == "HEAD");
   if (!method_fits) return exchange->Reply(WrongMethod(request, route->method));
 
+  if (const auto why = CheckHead(request)) return exchange->Reply(ErrorResponse(*why));
   if (path == kHealthPath) return exchange->Reply(JsonResponse(R"({"status":"ok"})"));
-  if (path != kReadyPath) {
-    if (const auto why = access_.Check(request)) return exchange->Reply(ErrorResponse(*why));
-  }
   if (const auto why = NotServing()) return exchange->Reply(ErrorResponse(*why));
   if (path == kReadyPath) return exchange->Reply(JsonResponse(R"({"status":"ready"})"));
   if (path == kModelsPath || path == kModelPath) return exchange->Reply(Models(request.path));

@@ -52,6 +52,7 @@ class Api : public HttpHandler {
   void Attach(ServedModel model);
   void Drain() { draining_ = true; }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+  MaybeError CheckHead(const HttpRequest& head) const override;
   std::string CommonHeaders(std::string_view origin) const override { return access_.CorsHeaders(origin); }
 
   // Generations that the engine has not ended. Any thread.

@@ -29,7 +29,13 @@ MaybeError ParseModel(const std::string& param, const Json& value, CompletionFie
   return ReadBoundedString(param, value, 1, 512, &fields.request.model);
 }
 
+// Not value == -1: the largest integer of 64 bits is equal to that.
+bool IsMinusOne(const Json& value) {
+  return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
+}
+
 MaybeError ParseMaxTokens(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (IsMinusOne(value)) return std::nullopt;  // llama-server's "no limit"
   int64_t count = 0;
   if (auto error = ReadInteger(param, value, 1, kCountMax, &count)) return error;
   fields.request.max_tokens = static_cast<uint32_t>(count);
@@ -37,6 +43,7 @@ MaybeError ParseMaxTokens(const std::string& param, const Json& value, Completio
 }
 
 MaybeError ParseMaxCompletionTokens(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (IsMinusOne(value)) return std::nullopt;
   int64_t count = 0;
   if (auto error = ReadInteger(param, value, 1, kCountMax, &count)) return error;
   fields.max_completion_tokens = count;
@@ -68,6 +75,7 @@ MaybeError ParseTopP(const std::string& param, const Json& value, CompletionFiel
 }
 
 MaybeError ParseTopK(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (IsMinusOne(value)) return std::nullopt;  // vLLM's "off"
   int64_t count = 0;
   if (auto error = ReadInteger(param, value, 0, kCountMax, &count)) return error;
   fields.request.sampling.top_k = static_cast<uint32_t>(count);

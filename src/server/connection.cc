@@ -187,7 +187,12 @@ void Connection::OnEof() {
 
 void Connection::Read() {
   if (state_ == State::kAnswering || state_ == State::kLingering || state_ == State::kClosed || in_.empty()) return;
-  switch (reader_.Feed(in_)) {
+  const RequestReader::Progress progress = reader_.Feed(in_);
+  const bool waits = progress == RequestReader::Progress::kContinue || progress == RequestReader::Progress::kMore;
+  if (waits && state_ != State::kBody && reader_.in_body()) {
+    if (const auto why = host_.handler.CheckHead(reader_.Head())) return SendError(*why);
+  }
+  switch (progress) {
     case RequestReader::Progress::kContinue:
       Enter(State::kBody);
       Send("HTTP/1.1 100 Continue\r\n\r\n");

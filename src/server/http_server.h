@@ -109,6 +109,9 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Must not block. The exchange may be kept and answered later.
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
+  // The same, when the header is complete and the body still on its way: an error is sent at once, and the
+  // connection closed. `head` has no body.
+  virtual MaybeError CheckHead(const HttpRequest& head) const = 0;
   // Lines ("Name: value\r\n") that every reply has to a request with this Origin header, errors of HTTP too.
   virtual std::string CommonHeaders(std::string_view origin) const = 0;
 };

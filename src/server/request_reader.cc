@@ -161,18 +161,25 @@ RequestReader::Progress RequestReader::Feed(std::string& in) {
   return Progress::kDone;
 }
 
-HttpRequest RequestReader::Take() {
-  Impl& impl = *impl_;
-  CHECK(impl.parser.has_value() && impl.parser->is_done());
-  auto& message = impl.parser->get();
+HttpRequest RequestReader::Head() const {
+  CHECK(in_body());
+  const auto& message = impl_->parser->get();
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string target(message.target());
   request.path = target.substr(0, target.find('?'));
   request.host = std::string(message[http::field::host]);
   request.authorization = std::string(message[http::field::authorization]);
-  request.origin = impl.origin;
+  request.origin = impl_->origin;
   request.cors_headers = std::string(message[http::field::access_control_request_headers]);
+  return request;
+}
+
+HttpRequest RequestReader::Take() {
+  Impl& impl = *impl_;
+  CHECK(impl.parser.has_value() && impl.parser->is_done());
+  HttpRequest request = Head();
+  auto& message = impl.parser->get();
   request.body = std::move(message.body());
   request.charge = std::move(impl.charge);
   impl.keep_alive = message.keep_alive();

@@ -32,6 +32,8 @@ class RequestReader {
   // a header that is not complete. After kDone: Take() before more. After kError and kNotHttp: no more.
   Progress Feed(std::string& in);
 
+  // The request without its body. REQUIRES: in_body(), or kDone.
+  HttpRequest Head() const;
   // The request that was read. REQUIRES: kDone. Then the reader is ready for the next one.
   HttpRequest Take();
 
