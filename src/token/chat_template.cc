@@ -244,9 +244,9 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   absl::StatusOr<common_chat_templates_inputs> inputs = impl_->Inputs(request);
   if (!inputs.ok()) return inputs.status();
   LoweredSchema schema;
-  if (!request.json_schema.empty()) {
-    absl::StatusOr<LoweredSchema> lowered =
-        LowerJsonSchema(request.json_schema == "{}" ? kAnyObject : request.json_schema);
+  const std::string schema_text = request.json_schema == "{}" ? kAnyObject : request.json_schema;
+  if (!schema_text.empty()) {
+    absl::StatusOr<LoweredSchema> lowered = LowerJsonSchema(schema_text);
     if (!lowered.ok()) return lowered.status();
     schema = *std::move(lowered);
     inputs->json_schema = schema.json;
@@ -255,7 +255,7 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   if (!params.ok()) return params.status();
   if (!schema.rules.empty() && params->prompt.find(schema.rules[0].first) != std::string::npos) {
     // A template that shows the schema to the model: as it was given.
-    inputs->json_schema = request.json_schema;
+    inputs->json_schema = schema_text;
     absl::StatusOr<common_chat_params> as_given = impl_->Apply(*inputs);
     if (!as_given.ok()) return as_given.status();
     params->prompt = std::move(as_given->prompt);
@@ -269,6 +269,8 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
     if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
   }
   auto grammar = impl_->GrammarOf(*params, prompt.written_tokens);
+  if (grammar.ok() && *grammar == nullptr && !schema_text.empty())
+    grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);  // a template that knows of no schemas
   if (!grammar.ok()) return grammar.status();
   prompt.grammar = *std::move(grammar);
   if (prompt.grammar == nullptr && request.tool_choice == ToolChoice::kRequired && !request.tools.empty())

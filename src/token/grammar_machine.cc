@@ -13,6 +13,9 @@ constexpr size_t kStacksMax = 1 << 14;
 constexpr uint32_t kVisitsMax = 1 << 16;  // nodes met while one set is built
 // Nodes met between two tokens, a quarter of a second: no grammar may hold up the others who are served.
 constexpr uint64_t kWorkMax = 4'000'000;
+// What a walk over the vocabulary may leave in the tables until Trim, together some 80 MB at worst.
+constexpr size_t kWalkNodesMax = 1 << 19;
+constexpr size_t kWalkSetsMax = 1 << 16;
 constexpr size_t kSetsMax = 1024;  // half a MiB of steps
 constexpr size_t kNodesMax = 1 << 14;
 
@@ -106,6 +109,7 @@ uint32_t GrammarMachine::TakeBuilding() {
   std::vector<uint32_t> tops = std::exchange(building_, {});
   const bool ends = std::exchange(building_ends_, false);
   visited_ = 0;
+  if (nodes_.size() > kWalkNodesMax || sets_.size() > kWalkSetsMax) work_ = kWorkMax + 1;
   if (std::exchange(building_failed_, false) || work_ > kWorkMax) return 0;
   std::sort(tops.begin(), tops.end());
   return Intern(std::move(tops), ends);
