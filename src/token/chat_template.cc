@@ -87,6 +87,7 @@ struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   bool thinks = false;               // the template has a place for reasoning
   bool parallel_tool_calls = false;  // the template can write several calls in one message
+  bool shows_schema = false;         // the template writes the reply's schema into the prompt
   mutable std::mutex mutex;          // the engine keeps state in the parsed program
 
   absl::StatusOr<common_chat_templates_inputs> Inputs(const ChatRequest& request) const;
@@ -223,6 +224,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const Tokenizer
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("the chat template cannot be parsed: ", error.what()));
   }
+  impl.shows_schema = text.find("response_format") != std::string::npos;
   try {
     impl.thinks = common_chat_templates_support_enable_thinking(impl.templates.get());
   } catch (const std::exception&) {
@@ -253,8 +255,8 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   }
   absl::StatusOr<common_chat_params> params = impl_->Apply(*inputs);
   if (!params.ok()) return params.status();
-  if (!schema.rules.empty() && params->prompt.find(schema.rules[0].first) != std::string::npos) {
-    // A template that shows the schema to the model: as it was given.
+  if (!schema_text.empty() && impl_->shows_schema) {
+    // To the model as it was given.
     inputs->json_schema = schema_text;
     absl::StatusOr<common_chat_params> as_given = impl_->Apply(*inputs);
     if (!as_given.ok()) return as_given.status();
@@ -276,8 +278,7 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   if (prompt.grammar == nullptr && request.tool_choice == ToolChoice::kRequired && !request.tools.empty())
     return absl::InvalidArgumentError(
         "tool_choice: this model's chat template has no tool calls; leave tool_choice at \"auto\", or start with "
-        "another "
-        "--chat-template");
+        "another --chat-template");
   auto format = impl_->FormatOf(*params, *inputs);
   if (!format.ok()) return format.status();
   prompt.format = *std::move(format);
