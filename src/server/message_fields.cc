@@ -160,8 +160,9 @@ MaybeError ParseMessage(const std::string& param, const Json& value, ChatMessage
   if (content == nullptr && !(assistant && (given("tool_calls") || given("refusal") || given("reasoning_content")))) {
     return MissingField(absl::StrCat(param, ".content"), absl::StrCat("`", param, "` needs a `content`"));
   }
-  // null: a reply that had no text, as clients echo it.
-  if (content != nullptr && !(assistant && content->is_null())) {
+  // null: a reply that had no text, or a tool that returned nothing, as clients echo it.
+  const bool may_be_null = assistant || out->role == "tool";
+  if (content != nullptr && !(may_be_null && content->is_null())) {
     if (auto error = ParseContent(absl::StrCat(param, ".content"), *content, assistant, &out->content)) return error;
   }
   for (const auto& [key, item] : value.items()) {

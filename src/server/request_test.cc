@@ -141,6 +141,7 @@ TEST(RequestTest, ReadsSchemasInEveryForm) {
            {R"("response_format":{"type":"text"})", ""},
            {R"("response_format":{"type":"json_object"})", R"({"type":"object"})"},
            {R"("response_format":{"type":"json_object","schema":{"type":"array"}})", R"({"type":"array"})"},
+           {R"("response_format":{"type":"json_schema","schema":{"type":"array"}})", R"({"type":"array"})"},
            {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","description":"d","strict":true,
                "schema":{"z":1,"a":2}}})",
             R"({"z":1,"a":2})"}}) {
@@ -221,6 +222,7 @@ TEST(RequestTest, TakesWhatRealClientsSend) {
            With(R"("cache_prompt":true,"chat_template_kwargs":{},"truncation":"disabled","options":{})"),
            R"({"messages":[{"role":"user","content":[{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}]},
                {"role":"assistant","content":"","tool_calls":null,"function_call":null,"refusal":"","audio":null},
+               {"role":"tool","content":null,"tool_call_id":"c"},
                {"role":"user","content":"y","tool_calls":[],"tool_call_id":"","name":"ann"}]})"}) {
     CompletionRequest request;
     const MaybeError error = ParseChat(body, &request);
@@ -486,6 +488,31 @@ TEST(RequestTest, EveryKnownFieldHasAParserAndTakesNull) {
       CompletionRequest request;
       EXPECT_FALSE(ParseCompletion(endpoint, start + ",\"" + std::string(name) + "\":null}", kLimits, &request))
           << name;
+    }
+  }
+}
+
+TEST(RequestTest, EveryKnownFieldTakesOrRefusesEveryKindOfValueByItsName) {
+  for (const Endpoint endpoint : {Endpoint::kText, Endpoint::kChat}) {
+    const std::string start =
+        endpoint == Endpoint::kText ? R"({"prompt":"p")" : R"({"messages":[{"role":"user","content":"x"}])";
+    for (const std::string_view known : KnownFields(endpoint)) {
+      const std::string name(known);
+      if (name == "prompt" || name == "messages") continue;
+      for (const char* value :
+           {"true", "-7", "0.5", "1e300", R"("x")", R"("")", "[]", "[1]", "[[]]", "{}", R"({"a":1})", R"({"type":7})",
+            R"({"type":"function","function":[]})", R"([{"function":{"name":[]}}])"}) {
+        CompletionRequest request;
+        const MaybeError error =
+            ParseCompletion(endpoint, start + ",\"" + name + "\":" + value + "}", kLimits, &request);
+        if (!error) continue;
+        EXPECT_TRUE(error->param.starts_with(name) || name.ends_with("logprobs"))
+            << name << " " << value << ": " << error->param;
+        EXPECT_TRUE(error->code == "invalid_value" || error->code == "unsupported" || error->code == "missing_field" ||
+                    error->code == "unknown_field")
+            << name << " " << value << ": " << error->code;
+        EXPECT_NE(error->message.find('`'), std::string::npos) << error->message;
+      }
     }
   }
 }

@@ -181,15 +181,16 @@ MaybeError ParseResponseFormat(const std::string& param, const Json& value, Comp
   const Json& type = value["type"];
   std::string& schema = fields.request.json_schema;
   const auto given = [&value](const char* key) { return value.contains(key) && !value[key].is_null(); };
+  const bool bare = given("schema") && !given("json_schema");  // llama-server's form
+  if (type == "json_object" || (type == "json_schema" && bare)) {
+    if (given("schema")) return ReadSchema(absl::StrCat(param, ".schema"), value["schema"], &schema);
+    schema = kAnyObject;
+    return std::nullopt;
+  }
   if (type == "json_schema") {
     MaybeError error;
     const Json* const named = ObjectIn(param, value, "json_schema", &error);
     return named == nullptr ? error : ParseNamedSchema(absl::StrCat(param, ".json_schema"), *named, &schema);
-  }
-  if (type == "json_object") {
-    if (given("schema")) return ReadSchema(absl::StrCat(param, ".schema"), value["schema"], &schema);
-    schema = kAnyObject;
-    return std::nullopt;
   }
   if (type == "text") return std::nullopt;
   return Unsupported(type_param, "\"text\", \"json_object\" and \"json_schema\" are");

@@ -11,7 +11,7 @@ namespace {
 
 using Phase = FakeEngine::Phase;
 
-class ChoicesTest : public LiveServerTest {
+class ReplyTest : public LiveServerTest {
  protected:
   // The messages that a client puts together from the chunks of a chat stream, by choice.
   struct Streamed {
@@ -44,7 +44,7 @@ class ChoicesTest : public LiveServerTest {
   }
 };
 
-TEST_F(ChoicesTest, EveryChoiceHasItsSeedAndUsageSumsThem) {
+TEST_F(ReplyTest, EveryChoiceHasItsSeedAndUsageSumsThem) {
   Start();
   const RawResponse response = Complete(R"({"prompt":"abc","n":3,"seed":40,"max_tokens":5})");
   ASSERT_EQ(response.status, 200) << response.body;
@@ -61,7 +61,7 @@ TEST_F(ChoicesTest, EveryChoiceHasItsSeedAndUsageSumsThem) {
   EXPECT_EQ(body["timings"]["predicted_n"], 15);
 }
 
-TEST_F(ChoicesTest, ChunksOfAStreamCarryTheirIndex) {
+TEST_F(ReplyTest, ChunksOfAStreamCarryTheirIndex) {
   Start();
   const RawResponse response = Chat(
       R"({"messages":[{"role":"user","content":"x"}],"n":4,"stream":true,"stream_options":{"include_usage":true}})");
@@ -80,7 +80,7 @@ TEST_F(ChoicesTest, ChunksOfAStreamCarryTheirIndex) {
   for (size_t i = 0; i + 2 < data.size(); ++i) EXPECT_FALSE(Json::parse(data[i]).contains("timings")) << data[i];
 }
 
-TEST_F(ChoicesTest, TheLastChoiceThatEndsCarriesTheTimings) {
+TEST_F(ReplyTest, TheLastChoiceThatEndsCarriesTheTimings) {
   Start();
   const auto data = DataOf(Complete(R"({"prompt":"abc","n":2,"stream":true})").body);
   for (size_t i = 0; i + 1 < data.size(); ++i) {
@@ -88,7 +88,7 @@ TEST_F(ChoicesTest, TheLastChoiceThatEndsCarriesTheTimings) {
   }
 }
 
-TEST_F(ChoicesTest, ARefusalOfOneRefusesAll) {
+TEST_F(ReplyTest, ARefusalOfOneRefusesAll) {
   Start();
   engine_.stay = Phase::kDecoding;
   engine_.refuse_from = 2;
@@ -102,7 +102,7 @@ TEST_F(ChoicesTest, ARefusalOfOneRefusesAll) {
   ExpectServing();
 }
 
-TEST_F(ChoicesTest, AFailureOfOneEndsAll) {
+TEST_F(ReplyTest, AFailureOfOneEndsAll) {
   Start();
   engine_.fail_at = 3;
   EXPECT_EQ(Complete(R"({"prompt":"abcdef","n":3})").status, 500);
@@ -114,7 +114,7 @@ TEST_F(ChoicesTest, AFailureOfOneEndsAll) {
   ExpectServing();
 }
 
-TEST_F(ChoicesTest, AVanishedClientCancelsEveryChoice) {
+TEST_F(ReplyTest, AVanishedClientCancelsEveryChoice) {
   Start();
   engine_.stay = Phase::kDecoding;
   RawClient client = Connect();
@@ -126,7 +126,7 @@ TEST_F(ChoicesTest, AVanishedClientCancelsEveryChoice) {
   EXPECT_EQ(engine_.cancelled(), 5);
 }
 
-TEST_F(ChoicesTest, ChoicesCountAsRequests) {
+TEST_F(ReplyTest, ChoicesCountAsRequests) {
   options_.limits.requests_max = 4;
   Start();
   EXPECT_EQ(Complete(R"({"prompt":"abc","n":4})").status, 200);
@@ -134,7 +134,7 @@ TEST_F(ChoicesTest, ChoicesCountAsRequests) {
   EXPECT_TRUE(Eventually([&] { return Complete(R"({"prompt":"abc","n":4})").status == 200; })) << "they are given back";
 }
 
-TEST_F(ChoicesTest, StreamedMessagesAreTheWholeOnes) {
+TEST_F(ReplyTest, StreamedMessagesAreTheWholeOnes) {
   Start();
   // The fake engine repeats its prompt, "user:" and the content.
   const std::string content = R"((hm...)I add [add {"a":1}] and [now ] done 😀)";
@@ -167,7 +167,7 @@ TEST_F(ChoicesTest, StreamedMessagesAreTheWholeOnes) {
   EXPECT_NE(streamed.at(0).message.tool_calls[0].id, streamed.at(1).message.tool_calls[0].id);
 }
 
-TEST_F(ChoicesTest, IdsOfToolCallsDifferBetweenConversations) {
+TEST_F(ReplyTest, IdsOfToolCallsDifferBetweenConversations) {
   Start();
   const auto id_of = [&](const std::string& content) {
     const Json request = {{"messages", {{{"role", "user"}, {"content", content}}}}, {"seed", 3}};
@@ -178,7 +178,7 @@ TEST_F(ChoicesTest, IdsOfToolCallsDifferBetweenConversations) {
   EXPECT_NE(id_of("[now ]"), id_of("then [now ]"));
 }
 
-TEST_F(ChoicesTest, AToolCallThatIsCutShortEndsWithLength) {
+TEST_F(ReplyTest, AToolCallThatIsCutShortEndsWithLength) {
   Start();
   const RawResponse response =
       Chat(R"({"messages":[{"role":"user","content":"[add {\"a\":1}]"}],"max_tokens":12,"logprobs":true})");
@@ -188,7 +188,7 @@ TEST_F(ChoicesTest, AToolCallThatIsCutShortEndsWithLength) {
   EXPECT_EQ(choice["logprobs"]["content"].size(), 12u);
 }
 
-TEST_F(ChoicesTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
+TEST_F(ReplyTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
   codec_.template_stop = {"<end>"};
   codec_.template_written = {TokenId(256)};
   Start();
@@ -213,7 +213,7 @@ TEST_F(ChoicesTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
   EXPECT_EQ(got.sampling.repeat_penalty, 1.5f);
 }
 
-TEST_F(ChoicesTest, SchemasThatCannotBeFollowedAreNamed) {
+TEST_F(ReplyTest, SchemasThatCannotBeFollowedAreNamed) {
   Start();
   const std::string start = R"({"messages":[{"role":"user","content":"x"}],)";
   const auto param = [](const RawResponse& response) {
@@ -231,7 +231,7 @@ TEST_F(ChoicesTest, SchemasThatCannotBeFollowedAreNamed) {
   EXPECT_EQ(param(Chat(start + R"("tools":[{"function":{"name":"f"}}],"tool_choice":"required"})")), "tool_choice");
 }
 
-TEST_F(ChoicesTest, GrammarsOfRunningRequestsHaveABudget) {
+TEST_F(ReplyTest, GrammarsOfRunningRequestsHaveABudget) {
   codec_.grammar_bytes = options_.limits.grammars_bytes_max / 2 + 1;
   Start();
   engine_.stay = Phase::kDecoding;
@@ -246,7 +246,7 @@ TEST_F(ChoicesTest, GrammarsOfRunningRequestsHaveABudget) {
   EXPECT_TRUE(Eventually([&] { return Chat(body).status == 200; })) << "what it took is given back";
 }
 
-TEST_F(ChoicesTest, EchoStartsEveryChoiceWithThePrompt) {
+TEST_F(ReplyTest, EchoStartsEveryChoiceWithThePrompt) {
   Start();
   const Json whole = Json::parse(Complete(R"({"prompt":"abc","n":2,"max_tokens":2,"echo":true})").body);
   EXPECT_EQ(whole["choices"][0]["text"], "abcab");
@@ -260,7 +260,7 @@ TEST_F(ChoicesTest, EchoStartsEveryChoiceWithThePrompt) {
   EXPECT_EQ(sum, "abcab");
 }
 
-TEST_F(ChoicesTest, TooLongIsAnErrorWithBothNumbersBeforeTheFirstByte) {
+TEST_F(ReplyTest, TooLongIsAnErrorWithBothNumbersBeforeTheFirstByte) {
   engine_.context = 100;
   Start();
   const std::string prompt(99, 'p');
@@ -276,7 +276,7 @@ TEST_F(ChoicesTest, TooLongIsAnErrorWithBothNumbersBeforeTheFirstByte) {
   }
 }
 
-TEST_F(ChoicesTest, TruncationMakesItFitAndSaysSo) {
+TEST_F(ReplyTest, TruncationMakesItFitAndSaysSo) {
   engine_.context = 100;
   Start();
   const std::string prompt = std::string(60, 'a') + std::string(60, 'z');
@@ -306,7 +306,7 @@ TEST_F(ChoicesTest, TruncationMakesItFitAndSaysSo) {
   EXPECT_EQ(CodeOf(still), "context_too_long");
 }
 
-TEST_F(ChoicesTest, ASilentStreamOfChoicesGetsComments) {
+TEST_F(ReplyTest, ASilentStreamOfChoicesGetsComments) {
   options_.limits.comment_ms = 20;
   Start();
   engine_.stay = Phase::kPrefill;
