@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -197,7 +196,6 @@ absl::Status Chat(ChatFlags flags) {
   if (flags.engine.model_path.empty() == flags.url.empty())
     return absl::InvalidArgumentError(
         "with whom? `reprise chat MODEL.gguf` loads a model, `reprise chat --url http://127.0.0.1:8080` asks a server");
-  std::setlocale(LC_CTYPE, "");  // libedit reads UTF-8 by it
   spdlog::set_level(spdlog::level::warn);
   flags.settings.temperature = flags.temperature;
   flags.settings.top_p = flags.top_p;

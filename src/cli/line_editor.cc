@@ -1,11 +1,14 @@
 #include "cli/line_editor.h"
 
 #include <histedit.h>
+#include <langinfo.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 
@@ -24,6 +27,9 @@ char* Prompt(EditLine*) {
 class TerminalEditor final : public LineEditor {
  public:
   explicit TerminalEditor(std::string history_path) : history_path_(std::move(history_path)) {
+    // libedit reads characters by the locale; in one without UTF-8 (a bare container) it would split them.
+    std::setlocale(LC_CTYPE, "");
+    if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
     editor_ = el_init("reprise", stdin, stdout, stderr);
     history_ = history_init();
     HistEvent event;
@@ -49,6 +55,7 @@ class TerminalEditor final : public LineEditor {
 
   Result Read(bool more, std::string& line) override {
     g_more = more;
+    el_resize(editor_);  // the window may have another size since the last line
     int count = 0;
     errno = 0;
     const char* text = el_gets(editor_, &count);

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kNamesShown = 5;
 
-// "; it holds a.gguf, b.gguf", or nothing.
+// "a.gguf, b.gguf", or nothing.
 std::string GgufFilesOf(const fs::path& directory) {
   std::error_code error;
   std::vector<std::string> names;
@@ -26,8 +26,7 @@ std::string GgufFilesOf(const fs::path& directory) {
     if (it->path().extension() == ".gguf") names.push_back(it->path().filename());
   std::sort(names.begin(), names.end());
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i)
-    absl::StrAppend(&text, i == 0 ? "; it holds " : ", ", names[i]);
+  for (size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", names[i]);
   if (names.size() > kNamesShown) absl::StrAppend(&text, " and ", names.size() - kNamesShown, " more");
   return text;
 }
@@ -38,13 +37,16 @@ absl::Status CheckPath(const std::string& path) {
   if (status.type() == fs::file_type::not_found) {
     const fs::path directory = fs::path(path).parent_path();
     const bool directory_exists = directory.empty() || fs::is_directory(directory, error);
-    return absl::NotFoundError(absl::StrCat(
-        path, ": no such file; ",
-        directory_exists ? absl::StrCat("give the path of a GGUF file. Its directory is there", GgufFilesOf(directory))
-                         : absl::StrCat("there is no directory ", directory.string(), " either")));
+    const std::string where = directory.empty() ? "this directory" : directory.string();
+    const std::string names = GgufFilesOf(directory);
+    return absl::NotFoundError(absl::StrCat(path, ": no such file; ",
+                                            !directory_exists ? absl::StrCat("there is no directory ", where, " either")
+                                            : names.empty()   ? absl::StrCat(where, " holds no .gguf file")
+                                                              : absl::StrCat(where, " holds ", names)));
   }
   if (fs::is_directory(status))
-    return absl::InvalidArgumentError(absl::StrCat(path, " is a directory; give one GGUF file", GgufFilesOf(path)));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a directory; give one GGUF file of it: ",
+                                                   GgufFilesOf(path).empty() ? "it holds none" : GgufFilesOf(path)));
   if (!fs::is_regular_file(status)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::PermissionDeniedError(absl::StrCat(path, " cannot be read by this user; chmod +r lets it"));

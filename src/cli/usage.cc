@@ -92,7 +92,7 @@ std::string Nearest(std::string_view text, const std::vector<std::string>& candi
 
 std::string ExplainUsage(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const std::string help = absl::StrCat("; `reprise ", chosen.empty() ? "" : absl::StrCat(chosen[0]->get_name(), " "),
+  const std::string help = absl::StrCat("\n`reprise ", chosen.empty() ? "" : absl::StrCat(chosen[0]->get_name(), " "),
                                         "--help` lists ", chosen.empty() ? "the commands" : "the flags");
   if (chosen.empty()) {
     std::vector<std::string> commands;

@@ -1,11 +1,13 @@
 """API keys, other origins, and a queue that is full."""
 
 import concurrent.futures
+import subprocess
 
 import httpx
 import openai
 import pytest
 
+import servers
 from conftest import GOOD_KEY, client_of
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -59,6 +61,15 @@ def test_a_full_queue_is_a_rate_limit_with_a_time_to_come_again(guarded):
     assert isinstance(error, openai.RateLimitError) and error.body["code"] == "queue_full"
     assert int(error.response.headers["retry-after"]) > 0
   assert hello(guarded, GOOD_KEY).choices
+
+
+def test_a_chat_without_a_key_says_where_to_put_it(guarded):
+  def chat(**environment):
+    return subprocess.run([servers.REPRISE, "chat", "--url", guarded.url, "--max-tokens", "2"], input="Hello\n", text=True,
+                          capture_output=True, timeout=60, env={"PATH": "/usr/bin:/bin"} | environment, check=False)
+  refused = chat()
+  assert refused.returncode == 1 and "OPENAI_API_KEY" in refused.stderr
+  assert chat(OPENAI_API_KEY=GOOD_KEY).returncode == 0
 
 
 def test_keys_are_not_in_the_log(guarded):

@@ -101,6 +101,25 @@ def test_few_open_files_lower_the_connections_and_say_so():
   assert "ulimit" in report["limits"]["connections"]["from"]
 
 
+def test_little_memory_lowers_the_context_and_says_so():
+  report = json.loads(run("serve", str(servers.SMOLLM), "--dry-run", "--json", "--port", "0", "--memory", "500MiB").stdout)
+  context = report["limits"]["context"]
+  assert 512 <= context["value"] < 8192 and context["from"] == "the memory lowered it; trained for 8192"
+  assert report["memory"]["planned_bytes"] <= 500 << 20
+
+
+def test_an_open_door_is_a_warning(tmp_path):
+  (tmp_path / "keys").write_text("sk-one\n")
+  (tmp_path / "keys").chmod(0o644)
+  opened = ["serve", str(servers.SMOLLM), "--dry-run", "--json", "--port", "0", "--host", "0.0.0.0"]
+  assert "--api-key-file" in json.loads(run(*opened).stdout)["warnings"][0]
+  with_keys = json.loads(run(*opened, "--api-key-file", str(tmp_path / "keys")).stdout)
+  assert len(with_keys["warnings"]) == 1 and "chmod 600" in with_keys["warnings"][0]
+  assert "API keys" not in [off["name"] for off in with_keys["off"]]
+  (tmp_path / "keys").chmod(0o600)
+  assert json.loads(run(*opened, "--api-key-file", str(tmp_path / "keys")).stdout)["warnings"] == []
+
+
 def test_too_little_memory_names_three_settings_and_each_of_them_works():
   refused = run("serve", str(servers.SMOLLM), "--dry-run", "--port", "0", "--memory", "100MiB")
   assert refused.returncode == 1
@@ -126,8 +145,9 @@ def test_too_little_memory_names_three_settings_and_each_of_them_works():
     (["serve", "{model}", "--drain-timeout", "5"], 2, "30s"),
     (["serve", "{model}", "--chat-template", "{tmp}/none.jinja"], 1, "none.jinja"),
     (["serve", "{model}", "--chat-template", "{tmp}/broken.jinja"], 2, "the model's own template"),
-    (["serve", "{tmp}/none.gguf"], 1, "no such file"),
-    (["serve", "{tmp}"], 2, "it holds broken.gguf, text.gguf"),
+    (["serve", "{tmp}/none.gguf"], 1, "holds broken.gguf, text.gguf"),
+    (["serve", "{tmp}/nowhere/none.gguf"], 1, "no directory"),
+    (["serve", "{tmp}"], 2, "broken.gguf, text.gguf"),
     (["serve", "{tmp}/text.gguf"], 3, "not a GGUF file"),
     (["serve", "{tmp}/broken.gguf"], 3, "download it again"),
 ])

@@ -24,7 +24,7 @@ class Terminal:
     self.text = ""
     self.pid, self.fd = pty.fork()
     if self.pid == 0:
-      os.environ.update(HOME=str(home), XDG_STATE_HOME=str(home / "state"), TERM="xterm", LC_ALL="C.UTF-8")
+      os.environ.update(HOME=str(home), XDG_STATE_HOME=str(home / "state"), TERM="xterm", LC_ALL="C")
       os.execv(servers.REPRISE, [servers.REPRISE, *arguments])
 
   def wait_for(self, pattern):
@@ -78,7 +78,7 @@ def test_a_conversation_at_a_terminal(arguments, tmp_path):
   chat.wait_for("/help lists the commands")
   chat.type("Name three rivers.\n")
   chat.wait_for(TURN)
-  chat.type("And their \\\nlengths?\n")
+  chat.type("Und in Zürich, 東京? \\\nlengths?\n")
   chat.wait_for("… ")
   line = re.search(TURN, chat.wait_for(TURN))
   assert int(line[1]) >= 0 and int(line[3]) > 1
@@ -99,7 +99,7 @@ def test_a_conversation_at_a_terminal(arguments, tmp_path):
   assert chat.exit_status() == 0
   turns = json.loads((tmp_path / "talk.json").read_text())["messages"]
   assert [turn["role"] for turn in turns] == ["user", "assistant", "user", "assistant"]
-  assert turns[2]["content"] == "And their \nlengths?"
+  assert turns[2]["content"] == "Und in Zürich, 東京? \nlengths?"
   history = tmp_path / "state" / "reprise" / "chat_history"
   assert "Name\\040three\\040rivers." in history.read_text() or "Name three rivers." in history.read_text()
   assert history.stat().st_mode & 0o077 == 0
