@@ -329,6 +329,13 @@ HttpResponse Api::Tokenize(const ServedModel& model, const std::string& body) co
   const RequestLimits limits{JsonLimitsOf(options_.limits, model), model.codec->vocab_size()};
   TokenizeRequest parsed;
   if (const auto error = ParseTokenize(body, limits, &parsed)) return ErrorResponse(*error);
+  if (const uint64_t most = EncodeBytesMax(model.engine->context_max()); parsed.text.size() > most) {
+    RequestError error = BodyTooLarge(
+        absl::StrCat("`content` has ", parsed.text.size(), " bytes; at most ", most, " are tokenised at once"),
+        static_cast<double>(most), static_cast<double>(parsed.text.size()));
+    error.param = "content";
+    return ErrorResponse(error);
+  }
   return JsonResponse(TokenList(model.codec->Encode(parsed.text, parsed.add_special, parsed.parse_special)));
 }
 

@@ -6,7 +6,9 @@
 // Design:    docs/http.md
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "server/request.h"
@@ -15,6 +17,15 @@
 
 namespace reprise {
 
+// Text that is tokenised in one piece, at most: a tokenizer takes kEncodeBytesPerByte bytes for each (measured with
+// BPE: 109), and prompts that fit have 3 to 5 bytes for each token. Beyond, tokens are counted in parts.
+inline constexpr uint64_t kEncodeBytesPerByte = 112;
+constexpr uint64_t EncodeBytesMax(uint32_t context_max) { return 16 * uint64_t{context_max} + (64 << 10); }
+
+// Tokens of a text of any length, by parts of 64 KiB that end between words where there are any: right but for about
+// one token for each part. Stops counting above `enough`.
+uint64_t CountTokens(const TextCodec& codec, std::string_view text, uint64_t enough);
+
 struct BuiltPrompt {
   std::vector<TokenId> tokens;
   ChatPrompt chat;                             // kText: the grammar alone
@@ -22,7 +33,7 @@ struct BuiltPrompt {
 };
 
 // `prompt_text` and `prompt_tokens` of the request may be moved out. `context_max`: tokens of prompt and
-// reply together; only truncation needs it, the engine checks it.
+// reply together: what is far too long is refused here, before it costs much, the rest by the engine.
 MaybeError BuildPrompt(Endpoint endpoint, CompletionRequest& request, const TextCodec& codec, uint32_t context_max,
                        BuiltPrompt* out);
 

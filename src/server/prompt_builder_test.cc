@@ -91,6 +91,60 @@ TEST(PromptBuilderTest, TextsLoseTheirMiddle) {
   EXPECT_EQ(built.tokens.size(), 10u);
 }
 
+TEST(PromptBuilderTest, FarTooLongIsSeenWithoutTokenisingAll) {
+  constexpr uint32_t kContext = 1000;
+  class Counting : public FakeCodec {
+   public:
+    std::vector<TokenId> Encode(std::string_view text, bool add_special, bool parse_special) const override {
+      bytes += text.size();
+      longest = std::max(longest, text.size());
+      return FakeCodec::Encode(text, add_special, parse_special);
+    }
+    mutable size_t bytes = 0, longest = 0;
+  };
+  const std::string words = [] {
+    std::string text;
+    while (text.size() < 4 << 20) text += "wörd ";
+    return text;
+  }();
+  for (const Endpoint endpoint : {Endpoint::kText, Endpoint::kChat}) {
+    for (const bool truncate : {false, true}) {
+      Counting codec;
+      CompletionRequest request;
+      request.prompt_text = words;
+      request.chat.messages = {{.role = "user", .content = "first"},
+                               {.role = "assistant", .content = words},
+                               {.role = "user", .content = truncate ? "last" : words}};
+      if (truncate) request.truncation.emplace();
+      BuiltPrompt built;
+      const MaybeError error = BuildPrompt(endpoint, request, codec, kContext, &built);
+      EXPECT_LE(codec.longest, EncodeBytesMax(kContext));
+      if (truncate) {
+        ASSERT_FALSE(error) << error->message;
+        EXPECT_LE(built.tokens.size(), 750u);
+        EXPECT_GE(built.truncation->prompt_tokens_before, words.size());
+        EXPECT_EQ(built.truncation->dropped_tokens, built.truncation->prompt_tokens_before - built.tokens.size());
+      } else {
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->code, "context_too_long");
+        EXPECT_EQ(error->limit, kContext);
+        EXPECT_GT(*error->got, kContext);
+        EXPECT_LE(codec.bytes, 64u << 10) << "the first part tells";
+      }
+    }
+  }
+}
+
+TEST(PromptBuilderTest, PartsAreWholeCharactersAndAllOfTheText) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    std::string text;
+    const size_t size = random() % 300'000;
+    while (text.size() < size) text += random() % 1000 == 0 ? " " : random() % 2 == 0 ? "é" : "😀";
+    EXPECT_EQ(CountTokens(FakeCodec(), text, UINT64_MAX), text.size());
+  }
+}
+
 TEST(PromptBuilderTest, NothingIsDroppedUnlessAsked) {
   CompletionRequest request;
   request.prompt_text = "abcdefghij";

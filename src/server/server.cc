@@ -8,6 +8,7 @@
 
 #include "server/api.h"
 #include "server/http_server.h"
+#include "server/prompt_builder.h"
 
 namespace reprise {
 namespace {
@@ -46,7 +47,8 @@ uint64_t Server::Footprint(const ServerLimits& limits, uint32_t context_max) {
   const uint64_t request = kRequestBytes + limits.stream_buffer_bytes;
   const uint64_t parsing = JsonValuesMax(context_max) * kJsonValueBytes;
   return limits.connections_max * connection + limits.requests_max * request +
-         std::max(limits.bodies_bytes_max, limits.body_bytes_max) + kRequestThreads * (parsing + kGrammarBytes) +
+         std::max(limits.bodies_bytes_max, limits.body_bytes_max) +
+         kRequestThreads * (parsing + kGrammarBytes + EncodeBytesMax(context_max) * kEncodeBytesPerByte) +
          limits.grammars_bytes_max;
 }
 

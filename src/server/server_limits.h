@@ -22,7 +22,7 @@ struct ServerLimits {
   uint32_t body_ms = 60'000;                 // the whole body; 408
   uint32_t write_stall_ms = 30'000;          // a reader that takes nothing
   uint32_t linger_ms = 2'000;                // after the last reply, until the client hangs up too
-  uint32_t comment_ms = 10'000;              // a silent stream gets a comment line this often
+  uint32_t comment_ms = 9'000;               // a silent stream gets a comment line this often: within 10 s
 };
 
 }  // namespace reprise
