@@ -50,7 +50,8 @@ struct HttpClient::Impl {
 
   http::request<http::string_body> Request(http::verb verb, const std::string& path, std::string body) const {
     http::request<http::string_body> request(verb, base + path, 11);
-    request.set(http::field::host, port == "80" ? host : absl::StrCat(host, ":", port));
+    const bool v6 = host.find(':') != std::string::npos;
+    request.set(http::field::host, absl::StrCat(v6 ? "[" : "", host, v6 ? "]" : "", port == "80" ? "" : ":" + port));
     request.set(http::field::user_agent, "reprise");
     if (!api_key.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", api_key));
     if (verb == http::verb::post) request.set(http::field::content_type, "application/json");
@@ -102,8 +103,10 @@ absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::strin
   if (address.empty())
     return absl::InvalidArgumentError(absl::StrCat("'", url, "' is not a URL like http://127.0.0.1:8080"));
   std::unique_ptr<HttpClient> client(new HttpClient());
-  const size_t colon = address.rfind(':');
-  client->impl_->host = address.substr(0, colon);
+  // [::1]:8080 has its port behind the bracket.
+  const size_t bracket = address[0] == '[' ? std::min(address.find(']'), address.size()) : 0;
+  const size_t colon = address.find(':', bracket);
+  client->impl_->host = bracket > 0 ? address.substr(1, bracket - 1) : address.substr(0, colon);
   client->impl_->port = colon == std::string::npos ? "80" : address.substr(colon + 1);
   client->impl_->base = base;
   client->impl_->api_key = api_key;

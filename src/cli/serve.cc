@@ -139,6 +139,11 @@ std::string ChatLine(const Start& start, const std::string& path) {
                                                      "gives it one";
 }
 
+std::string UrlOf(const std::string& host, uint16_t port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return absl::StrCat("http://", v6 ? "[" : "", host, v6 ? "]" : "", ":", port, "/v1");
+}
+
 StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connections_max, uint16_t port) {
   StartReport report{.model = start.model.get(),
                      .plan = start.plan,
@@ -146,7 +151,7 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
                      .threads = start.options.threads > 0 ? start.options.threads : ReadMachineInfo().cores,
                      .threads_from = start.options.threads > 0 ? "--threads" : "one per core; --threads",
                      .chat = ChatLine(start, flags.engine.chat_template_path),
-                     .address = absl::StrCat("http://", start.server.host, ":", port, "/v1"),
+                     .address = UrlOf(start.server.host, port),
                      .names = start.names,
                      .limits = Limits(flags, start, connections_max)};
   const auto off = [&report](bool is_off, const char* name, const char* meaning, const char* flag) {

@@ -94,6 +94,16 @@ def test_the_dry_run_has_every_decision():
   assert all(limit["from"] for limit in report["limits"].values())
 
 
+def test_an_address_of_six_is_an_address_too():
+  try:
+    with socket.socket(socket.AF_INET6) as probe:
+      probe.bind(("::1", 0))
+  except OSError:
+    pytest.skip("this machine has no IPv6")
+  report = json.loads(run("serve", str(servers.SMOLLM), "--dry-run", "--json", "--port", "0", "--host", "::1").stdout)
+  assert re.fullmatch(r"http://\[::1\]:\d+/v1", report["address"]) and report["warnings"] == []
+
+
 def test_few_open_files_lower_the_connections_and_say_so():
   command = f"ulimit -n 500; exec {servers.REPRISE} serve {servers.SMOLLM} --dry-run --json --port 0"
   report = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True).stdout)

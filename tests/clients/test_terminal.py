@@ -147,6 +147,8 @@ def test_a_full_conversation_says_how_to_go_on(arguments, tmp_path):
     (["chat"], "--url"),
     (["chat", "--url", "http://127.0.0.1:9"], "reprise serve MODEL.gguf"),
     (["chat", "--url", "https://example"], "http://"),
+    (["chat", "--url", "http://[::1]:9/v1"], "no answer from ::1:9"),
+    (["chat", "--url", "[::1"], "http://127.0.0.1:8080"),
     (["chat", "nowhere.gguf"], "no such file"),
 ])
 def test_a_chat_that_cannot_start_says_what_to_do(wrong, advice):
