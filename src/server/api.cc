@@ -189,6 +189,7 @@ void Api::Job::Generation() {
 Api::Api(const ApiOptions& options)
     : options_(options),
       access_(options.api_keys, options.cors_origins),
+      collected_(std::make_shared<BodyBudget>(options.limits.replies_bytes_max)),
       grammars_(std::make_shared<BodyBudget>(options.limits.grammars_bytes_max)),
       random_state_((uint64_t{std::random_device()()} << 32) | std::random_device()()),
       started_s_(NowSeconds()),
@@ -300,6 +301,7 @@ void Api::Start(std::shared_ptr<Job> job) {
   options.id_seed = IdSeed(seed, job->generation.prompt);
   options.line = LineOf(*job);
   options.received = job->received;
+  options.collected = collected_;
   options.charges = std::move(job->charges);
   options.head = {.endpoint = job->endpoint,
                   .id = job->id,

@@ -78,7 +78,8 @@ class Api : public HttpHandler {
 
   const ApiOptions options_;
   const AccessPolicy access_;
-  const std::shared_ptr<BodyBudget> grammars_;  // that running requests follow
+  const std::shared_ptr<BodyBudget> collected_;  // of replies that are not streamed
+  const std::shared_ptr<BodyBudget> grammars_;   // that running requests follow
   std::shared_ptr<IoQueue> queue_;
   std::shared_ptr<const ServedModel> model_;  // null: still loading
   bool draining_ = false;

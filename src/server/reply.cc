@@ -104,8 +104,28 @@ ReplyPart Reply::PartOf(Choice& choice, GenerationEvent& event) {
   return part;
 }
 
+bool Reply::Keep(const ReplyPart& part) {
+  kept_bytes_ += part.text.size() + part.reasoning.size() + part.tokens.size() * sizeof(GeneratedToken);
+  for (const ToolCallDelta& call : part.tool_calls) kept_bytes_ += call.name.size() + call.arguments.size();
+  for (const GeneratedToken& token : part.tokens) {
+    kept_bytes_ += token.top.capacity() * sizeof(TokenLogprob);
+    kept_logprobs_ += 1 + token.top.size();
+  }
+  if (options_.head.logprobs.has_value() && kept_logprobs_ > kLogprobsMax) {
+    Fail(InvalidValue("logprobs",
+                      absl::StrCat("the reply has more than ", kLogprobsMax,
+                                   " log-probabilities: ask for fewer, lower max_tokens, or stream it"),
+                      static_cast<double>(kLogprobsMax), static_cast<double>(kept_logprobs_)));
+  } else if (!BodyBudget::Raise(options_.collected, kept_bytes_, kept_)) {
+    Fail(QueueFull("too many long replies are being collected: stream them, or come again in a second",
+                   static_cast<double>(options_.collected->bytes_max()), 1));
+  }
+  return !failed_;
+}
+
 void Reply::Collect(Choice& choice, GenerationEvent& event) {
   ReplyPart part = PartOf(choice, event);
+  if (!Keep(part)) return;
   std::move(part.tokens.begin(), part.tokens.end(), std::back_inserter(choice.all.tokens));
   Join({.content = std::move(part.text),
         .reasoning = std::move(part.reasoning),

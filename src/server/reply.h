@@ -21,6 +21,11 @@
 
 namespace reprise {
 
+// Log-probabilities in one reply that is not streamed, chosen and likeliest tokens together: written in one go, at up
+// to kLogprobBytes each.
+inline constexpr uint64_t kLogprobsMax = 1 << 16;
+inline constexpr uint64_t kLogprobBytes = 512;
+
 struct ReplyOptions {
   ReplyHead head;
   bool stream = false;
@@ -30,6 +35,7 @@ struct ReplyOptions {
   uint64_t id_seed = 0;                            // of the ids of tool calls, different for each choice
   std::chrono::steady_clock::time_point received;  // of the request
   RequestLine line;                                // what is known of the log's line before the end
+  std::shared_ptr<BodyBudget> collected;           // what is kept of replies that are not streamed
   std::vector<BodyBudget::Charge> charges;         // for what lives as long as the reply
 };
 
@@ -60,6 +66,8 @@ class Reply : public std::enable_shared_from_this<Reply> {
   ReplyPart PartOf(Choice& choice, GenerationEvent& event);
   void Stream(Choice& choice, GenerationEvent& event);
   void Collect(Choice& choice, GenerationEvent& event);
+  // Counts what `part` adds to what is kept; false, and the reply has failed: too much.
+  bool Keep(const ReplyPart& part);
   void ReportPrefill(uint32_t prefilled);
   void SendWhole();
   // Tells the client, and cancels what still runs.
@@ -85,6 +93,9 @@ class Reply : public std::enable_shared_from_this<Reply> {
   uint32_t prompt_tokens_ = 0;
   uint32_t prefilled_ = 0;
   std::chrono::steady_clock::time_point last_comment_;
+  uint64_t kept_bytes_ = 0;
+  uint64_t kept_logprobs_ = 0;
+  BodyBudget::Charge kept_;
   bool failed_ = false;
   int status_ = 200;
   std::string reason_;  // of the end

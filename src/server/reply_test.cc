@@ -246,6 +246,32 @@ TEST_F(ReplyTest, GrammarsOfRunningRequestsHaveABudget) {
   EXPECT_TRUE(Eventually([&] { return Chat(body).status == 200; })) << "what it took is given back";
 }
 
+TEST_F(ReplyTest, WholeRepliesAreKeptWithinABudgetAndStreamsAreNot) {
+  options_.limits.replies_bytes_max = 64 << 10;
+  engine_.step_us = 20;
+  engine_.repeat_text = 1000;
+  Start();
+  const std::string body = R"({"prompt":"abc","max_tokens":200)";
+  EXPECT_EQ(CodeOf(Complete(body + "}")), "queue_full");
+  EXPECT_TRUE(Eventually([&] { return engine_.live() == 0; }));
+  EXPECT_EQ(DataOf(Complete(body + R"(,"stream":true})").body).back(), "[DONE]");
+  EXPECT_EQ(Complete(R"({"prompt":"abc","max_tokens":20})").status, 200) << "what it took is given back";
+}
+
+TEST_F(ReplyTest, LogprobsOfAWholeReplyAreLimitedAndOfAStreamAreNot) {
+  engine_.step_us = 1;
+  engine_.context = 100'000;
+  Start();
+  // The fake engine gives two likeliest tokens for each.
+  const std::string body = R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":1500)";
+  const RawResponse refused = Complete(body + "}");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(CodeOf(refused), "invalid_value");
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "logprobs");
+  EXPECT_TRUE(Eventually([&] { return engine_.live() == 0; }));
+  EXPECT_EQ(Complete(R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":1000})").status, 200) << "the control";
+}
+
 TEST_F(ReplyTest, EchoStartsEveryChoiceWithThePrompt) {
   Start();
   const Json whole = Json::parse(Complete(R"({"prompt":"abc","n":2,"max_tokens":2,"echo":true})").body);

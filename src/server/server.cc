@@ -9,6 +9,7 @@
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/prompt_builder.h"
+#include "server/reply.h"
 
 namespace reprise {
 namespace {
@@ -49,7 +50,7 @@ uint64_t Server::Footprint(const ServerLimits& limits, uint32_t context_max) {
   return limits.connections_max * connection + limits.requests_max * request +
          std::max(limits.bodies_bytes_max, limits.body_bytes_max) +
          kRequestThreads * (parsing + kGrammarBytes + EncodeBytesMax(context_max) * kEncodeBytesPerByte) +
-         limits.grammars_bytes_max;
+         limits.grammars_bytes_max + limits.replies_bytes_max + kLogprobsMax * kLogprobBytes;
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
