@@ -23,7 +23,7 @@ namespace reprise {
 
 // Log-probabilities in one reply that is not streamed, chosen and likeliest tokens together: written in one go, at up
 // to kLogprobBytes each.
-inline constexpr uint64_t kLogprobsMax = 1 << 16;
+inline constexpr uint64_t kLogprobsMax = 1 << 15;
 inline constexpr uint64_t kLogprobBytes = 512;
 
 struct ReplyOptions {

@@ -263,13 +263,13 @@ TEST_F(ReplyTest, LogprobsOfAWholeReplyAreLimitedAndOfAStreamAreNot) {
   engine_.context = 100'000;
   Start();
   // The fake engine gives two likeliest tokens for each.
-  const std::string body = R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":1500)";
+  const std::string body = R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":750)";
   const RawResponse refused = Complete(body + "}");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(CodeOf(refused), "invalid_value");
   EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "logprobs");
   EXPECT_TRUE(Eventually([&] { return engine_.live() == 0; }));
-  EXPECT_EQ(Complete(R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":1000})").status, 200) << "the control";
+  EXPECT_EQ(Complete(R"({"prompt":"abc","n":16,"logprobs":2,"max_tokens":500})").status, 200) << "the control";
 }
 
 TEST_F(ReplyTest, EchoStartsEveryChoiceWithThePrompt) {

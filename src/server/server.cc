@@ -20,8 +20,9 @@ constexpr uint32_t kFlushMs = 1000;  // after the last token: for the client to 
 constexpr uint64_t kConnectionBytes = 4 << 10;
 // Of one generation: reply, events under way, its share of the queues.
 constexpr uint64_t kRequestBytes = 16 << 10;
-// Of a grammar while it is compiled, at worst: as many elements as one may have, each with a class of its own.
-constexpr uint64_t kGrammarBytes = 24 << 20;
+// Of a grammar while it is compiled: up to 31 bytes for each byte of large schemas, measured, of which a request may
+// have 320 KiB. Smaller ones may take more for each byte, and less in all.
+constexpr uint64_t kGrammarBytes = 12 << 20;
 // A parsed JSON value at worst: a member of an object with a short key, in a vector that just doubled.
 constexpr uint64_t kJsonValueBytes = 128;
 

@@ -13,8 +13,8 @@ struct ServerLimits {
   uint32_t header_bytes_max = 16 << 10;      // beyond: 431; pipelined bytes that wait have the same limit
   uint64_t body_bytes_max = 8 << 20;         // beyond: 413 body_too_large
   uint64_t bodies_bytes_max = 32 << 20;      // of all connections together; beyond: 429
-  uint64_t grammars_bytes_max = 24 << 20;    // compiled schemas and tools of running requests; beyond: 429
-  uint64_t replies_bytes_max = 32 << 20;     // collected for replies that are not streamed; beyond: 429
+  uint64_t grammars_bytes_max = 12 << 20;    // compiled schemas and tools of running requests; beyond: 429
+  uint64_t replies_bytes_max = 16 << 20;     // collected for replies that are not streamed; beyond: 429
   uint32_t json_depth_max = 64;              // beyond: 400 invalid_json
   uint32_t stream_buffer_bytes = 128 << 10;  // of one stream, unsent; beyond: the request is cancelled
   uint32_t idle_ms = 120'000;                // a connection without a request

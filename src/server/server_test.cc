@@ -302,7 +302,7 @@ TEST_F(ServerTest, StopCancelsWhatOutlivesTheDeadline) {
 
 TEST_F(ServerTest, TheFootprintIsModest) {
   const ServerLimits limits;
-  EXPECT_LT(Server::Footprint(limits, 32'768), 448u << 20);
+  EXPECT_LT(Server::Footprint(limits, 32'768), 384u << 20);
   EXPECT_GT(Server::Footprint(limits, 32'768), uint64_t{limits.connections_max} * limits.header_bytes_max);
 }
 
