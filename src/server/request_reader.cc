@@ -5,6 +5,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -81,8 +82,12 @@ RequestReader::Progress RequestReader::Impl::FailParse(const boost::system::erro
                           limits.header_bytes_max));
   }
   if (why == http::error::body_limit) {
-    const auto declared = parser->content_length();
-    const double got = declared ? static_cast<double>(*declared) : static_cast<double>(parser->get().body().size());
+    // The field itself: the parser tells what it read only when the header is done, and this ends it before.
+    const auto declared = parser->get()[http::field::content_length];
+    uint64_t length = 0;
+    const bool is_declared =
+        std::from_chars(declared.data(), declared.data() + declared.size(), length).ec == std::errc();
+    const double got = static_cast<double>(is_declared ? length : parser->get().body().size());
     return Fail(BodyTooLarge(absl::StrCat("the body is larger than ", limits.body_bytes_max, " bytes"),
                              static_cast<double>(limits.body_bytes_max), got));
   }
