@@ -20,6 +20,7 @@ using boost::beast::iequals;
 using Parser = http::request_parser<http::string_body>;
 
 constexpr size_t kMethodBytesMax = 20;
+constexpr std::string_view kHeaderEnd = "\r\n\r\n";
 // "0", two line ends: every chunked body ends with as many bytes at least, and Beast's parser asserts that
 // it has them when it sees the last chunk's line for the second time.
 constexpr size_t kLastChunkBytes = 5;
@@ -55,6 +56,10 @@ struct RequestReader::Impl {
     error = std::move(why);
     return Progress::kError;
   }
+  Progress HeaderTooLarge() {
+    return Fail(HttpError(431, absl::StrCat("the header is larger than ", limits.header_bytes_max, " bytes"),
+                          limits.header_bytes_max));
+  }
   Progress FailParse(const boost::system::error_code& why);
   // What the header says about the body, before a byte of it is read. nullopt: go on.
   std::optional<Progress> CheckHeader();
@@ -77,10 +82,7 @@ RequestReader::~RequestReader() = default;
 
 RequestReader::Progress RequestReader::Impl::FailParse(const boost::system::error_code& why) {
   origin = std::string(parser->get()[http::field::origin]);  // a declared length too large fails inside the header
-  if (why == http::error::header_limit) {
-    return Fail(HttpError(431, absl::StrCat("the header is larger than ", limits.header_bytes_max, " bytes"),
-                          limits.header_bytes_max));
-  }
+  if (why == http::error::header_limit) return HeaderTooLarge();
   if (why == http::error::body_limit) {
     // The field itself: the parser tells what it read only when the header is done, and this ends it before.
     const auto declared = parser->get()[http::field::content_length];
@@ -155,6 +157,11 @@ RequestReader::Progress RequestReader::Feed(std::string& in) {
   }
   Progress progress = Progress::kMore;
   if (!impl.parser->is_header_done()) {
+    // The parser gets a header whole: fed in pieces it counts otherwise, and lets some that are too large pass.
+    const size_t end = in.find(kHeaderEnd);
+    const size_t bytes = end == std::string::npos ? in.size() : end + kHeaderEnd.size();
+    if (bytes > impl.limits.header_bytes_max) return impl.HeaderTooLarge();
+    if (end == std::string::npos) return Progress::kMore;
     if (!impl.Put(in, &progress)) return progress;
     if (!impl.parser->is_header_done()) return Progress::kMore;
     if (const auto verdict = impl.CheckHeader()) return *verdict;
