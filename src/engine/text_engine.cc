@@ -324,7 +324,9 @@ std::optional<TokenId> TextEngine::Draw(Request& request, std::span<const float>
     sampler_.Reject(*token);
   }
   if (!sampler_.Restrict([&](std::span<float> left) { request.grammar->Mask(left); })) return std::nullopt;
-  return sampler_.Draw(position, kAttemptsMax);
+  // A mask whose work ran out in the middle has let through what the grammar will not take any more.
+  const std::optional<TokenId> token = sampler_.Draw(position, kAttemptsMax);
+  return token && request.grammar->Allows(*token) ? token : std::nullopt;
 }
 
 std::string TextEngine::TextOf(Request& request, TokenId token) {

@@ -64,7 +64,6 @@ class TextEngine : public EngineInterface {
     uint32_t prompt_n = 0;
     uint32_t tokens_max = 0;
     uint32_t predicted_n = 0;
-    bool started = false;
     Timings timings;
     Clock::time_point submitted;
     Clock::time_point first_slice;

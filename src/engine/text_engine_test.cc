@@ -190,8 +190,17 @@ TEST_F(TextEngineTest, AFullQueueIsRefusedWithRetryAfter) {
 }
 
 TEST_F(TextEngineTest, WhoWaitsTooLongIsRefused) {
-  Make({.sequences_max = 1, .queue_timeout_ms = 1});
-  PendingReply running(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 1), 500));
+  Make({.sequences_max = 1, .queue_timeout_ms = 20});
+  std::promise<void> began;
+  std::promise<FinishReason> ended;
+  bool begun = false;
+  const auto submission =
+      engine_->Submit(GreedyRequest(RandomTokens(20, kVocabSize, 1), 900), [&](GenerationEvent event) {
+        if (!std::exchange(begun, true)) began.set_value();
+        if (event.finish) ended.set_value(*event.finish);
+      });
+  ASSERT_FALSE(submission.error);
+  began.get_future().wait();
   PendingReply waiting(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 2), 10));
   const Reply late = waiting.Wait();
   ASSERT_TRUE(late.last.error);
@@ -199,7 +208,7 @@ TEST_F(TextEngineTest, WhoWaitsTooLongIsRefused) {
   EXPECT_EQ(late.last.error->code, "queue_full");
   EXPECT_GE(*late.last.error->got, *late.last.error->limit);
   EXPECT_GE(late.last.error->retry_after_s, 1u);
-  EXPECT_EQ(running.Wait().last.finish, FinishReason::kLength);
+  EXPECT_EQ(ended.get_future().get(), FinishReason::kLength);
   Make({.sequences_max = 1, .queue_timeout_ms = 0});  // control: without a limit it is served
   PendingReply first(*engine_, GreedyRequest(RandomTokens(400, kVocabSize, 1), 500));
   EXPECT_EQ(Run(GreedyRequest(RandomTokens(400, kVocabSize, 2), 10)).last.finish, FinishReason::kLength);

@@ -116,13 +116,14 @@ absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const Ch
         return status;
     inputs.messages.push_back(ToCommon(message));
   }
+  SchemaCost cost;
   for (const ChatTool& tool : request.tools) {
     if (tool.name.size() > kToolNameMax)
       return absl::InvalidArgumentError(
           absl::StrCat("a tool's name has ", tool.name.size(), " bytes, more than ", kToolNameMax));
     if (!tool.parameters.empty())
       if (absl::Status status =
-              CheckSchemaSize(tool.parameters, absl::StrCat("the schema of tool \"", tool.name, "\""));
+              CheckSchemaSize(tool.parameters, absl::StrCat("the schema of tool \"", tool.name, "\""), cost);
           !status.ok())
         return status;
     inputs.tools.push_back({tool.name, tool.description, tool.parameters});

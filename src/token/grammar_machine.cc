@@ -11,13 +11,19 @@ using Kind = GrammarElement::Kind;
 constexpr uint32_t kUnknown = UINT32_MAX;
 constexpr size_t kStacksMax = 1 << 14;
 constexpr uint32_t kVisitsMax = 1 << 16;  // nodes met while one set is built
-// Nodes met between two tokens, a quarter of a second: no grammar may hold up the others who are served.
+// No grammar may hold up the others who are served: nodes met between two tokens, a quarter of a second, of which each
+// token of the reply gives some back.
 constexpr uint64_t kWorkMax = 4'000'000;
+constexpr uint64_t kWorkPerToken = 500'000;
+constexpr size_t kTopsPerWork = 32;  // to look at a top costs so much less than to meet a node
 // What a walk over the vocabulary may leave in the tables until Trim, together some 80 MB at worst.
 constexpr size_t kWalkNodesMax = 1 << 19;
 constexpr size_t kWalkSetsMax = 1 << 16;
-constexpr size_t kSetsMax = 1024;  // half a MiB of steps
+constexpr size_t kWalkTopsMax = 1 << 22;
+// What Trim leaves: about half a MiB each of steps, nodes and tops.
+constexpr size_t kSetsMax = 1024;
 constexpr size_t kNodesMax = 1 << 14;
+constexpr size_t kTopsMax = 1 << 16;
 
 // The code points that a character which has begun may become; low above high: none.
 std::pair<uint32_t, uint32_t> Completions(const GrammarMachine::Position& at) {
@@ -109,7 +115,7 @@ uint32_t GrammarMachine::TakeBuilding() {
   std::vector<uint32_t> tops = std::exchange(building_, {});
   const bool ends = std::exchange(building_ends_, false);
   visited_ = 0;
-  if (nodes_.size() > kWalkNodesMax || sets_.size() > kWalkSetsMax) work_ = kWorkMax + 1;
+  if (nodes_.size() > kWalkNodesMax || sets_.size() > kWalkSetsMax || tops_ > kWalkTopsMax) work_ = kWorkMax + 1;
   if (std::exchange(building_failed_, false) || work_ > kWorkMax) return 0;
   std::sort(tops.begin(), tops.end());
   return Intern(std::move(tops), ends);
@@ -127,6 +133,7 @@ uint32_t GrammarMachine::Intern(std::vector<uint32_t> tops, bool ends) {
     const GrammarElement& element = rules_->elements[nodes_[top].element];
     if (element.kind == Kind::kChars) set.uniform_above &= rules_->classes[element.index].uniform_above;
   }
+  tops_ += tops.size();
   set.tops = std::move(tops);
   return at->second;
 }
@@ -159,6 +166,7 @@ uint32_t GrammarMachine::ComputeStep(uint32_t set, uint32_t code_point) {
 uint32_t GrammarMachine::StepToken(uint32_t set, TokenId token) {
   const uint32_t id = static_cast<uint32_t>(token.value());
   ++build_;
+  work_ += sets_[set].tops.size() / kTopsPerWork;
   for (const uint32_t top : sets_[set].tops) {
     const Node node = nodes_[top];
     const GrammarElement& element = rules_->elements[node.element];
@@ -217,14 +225,15 @@ GrammarMachine::Position GrammarMachine::Token(Position at, TokenId token, std::
 }
 
 GrammarMachine::Position GrammarMachine::Trim(Position keep) {
-  if (work_ <= kWorkMax) work_ = 0;
-  if (sets_.size() <= kSetsMax && nodes_.size() <= kNodesMax) return keep;
+  if (work_ <= kWorkMax) work_ -= std::min(work_, kWorkPerToken);
+  if (sets_.size() <= kSetsMax && nodes_.size() <= kNodesMax && tops_ <= kTopsMax) return keep;
   std::vector<Node> old_nodes = std::exchange(nodes_, {Node{}});
   const Set kept = std::move(sets_[keep.set]);
   node_ids_.clear();
   set_ids_.clear();
   sets_.clear();
   sets_.emplace_back();
+  tops_ = 0;
   seen_.assign(1, 0);
   build_ = 0;
   // Parents come before their children in the old order, and are copied before them.

@@ -3,7 +3,8 @@
 //
 // Ownership: shares the rules. Threads: one per object.
 // Errors:    none; a grammar so ambiguous that a position would need more than 16,384 stacks, or the step
-//            from one token to the next a quarter of a second, allows nothing from there on.
+//            from one token to the next a quarter of a second (counted in nodes, so the same everywhere),
+//            allows nothing from there on, also in the middle of a walk over the vocabulary.
 #pragma once
 
 #include <array>
@@ -91,7 +92,8 @@ class GrammarMachine {
   std::vector<uint32_t> seen_;  // by node: the build that met it
   uint32_t build_ = 0;
   uint32_t visited_ = 0;
-  uint64_t work_ = 0;  // since the latest Trim; beyond its limit for good
+  uint64_t work_ = 0;  // Trim gives some back; beyond its limit for good
+  size_t tops_ = 0;    // of all sets
   std::vector<uint32_t> todo_;
 };
 

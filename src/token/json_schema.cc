@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "json-schema-to-grammar.h"
 #include "nlohmann/json.hpp"
 #include "token/number_range.h"
@@ -21,6 +22,7 @@ using Json = nlohmann::ordered_json;  // a reply has its fields in the schema's 
 
 constexpr uint64_t kCountMax = INT32_MAX;
 constexpr uint32_t kRulesMax = 4096;
+constexpr std::string_view kRuleName = "reprise-rule-";  // and a number
 
 // What the converter passes over and rules of ours do not cover: without it a reply need not be valid.
 constexpr const char* kUnsupported[] = {"multipleOf",
@@ -52,6 +54,21 @@ constexpr const char* kAnnotations[] = {
 bool IsAnnotation(const std::string& key) {
   return key.starts_with("x-") ||
          std::any_of(std::begin(kAnnotations), std::end(kAnnotations), [&](const char* name) { return key == name; });
+}
+
+// Whether a reference within the document leads to a place that Lowering visits.
+bool LeadsToSchema(std::string_view path) {
+  if (path == "#") return true;
+  if (!path.starts_with("#/")) return false;
+  const std::vector<std::string> steps = absl::StrSplit(absl::string_view(path.data() + 2, path.size() - 2), '/');
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const std::string& step = steps[i];
+    if (step == "items" || step == "additionalProperties") continue;
+    const bool of_many = step == "$defs" || step == "definitions" || step == "properties" || step == "prefixItems" ||
+                         step == "anyOf" || step == "oneOf";
+    if (!of_many || ++i == steps.size()) return false;
+  }
+  return true;
 }
 
 class Lowering {
@@ -100,7 +117,11 @@ bool Lowering::VisitAlone(Json& schema, const std::string& key, const std::strin
   for (const auto& [name, value] : schema.items())
     if (name != key && !IsAnnotation(name))
       return Fail(place, absl::StrCat("\"", name, "\" beside \"", key, "\" is not supported"));
-  if (key == "$ref") return true;  // where it leads is visited there
+  if (key == "$ref") {  // where it leads is visited there, if it is a place that Visit comes to
+    const Json& path = schema[key];
+    return (path.is_string() && LeadsToSchema(path.get<std::string>())) ||
+           Fail(place, "\"$ref\" must lead to \"#\", or to a schema under $defs, definitions, properties or items");
+  }
   return VisitAll(schema[key], absl::StrCat(place, "/", key));
 }
 
@@ -277,7 +298,7 @@ bool Lowering::Number(Json& schema, const std::string& place, bool integer) {
 
 bool Lowering::Replace(Json& schema, std::string rule, const std::string& place) {
   if (rules_.size() >= kRulesMax) return Fail(place, "too many patterns and limits");
-  const std::string name = absl::StrCat("reprise-rule-", rules_.size());
+  const std::string name = absl::StrCat(std::string(kRuleName), rules_.size());
   rules_.emplace_back(name, std::move(rule));
   Json lowered = Json::object({{"const", name}});
   for (const char* key : {"$defs", "definitions"})
@@ -315,13 +336,21 @@ uint64_t DepthOf(std::string_view json) {
   return deepest;
 }
 
-// What the converter's time and stack grow with.
-struct Cost {
-  uint64_t references = 0;  // it follows a chain of them by recursion
-  uint64_t optional = 0;    // squares of the numbers of optional properties: a rule for each to begin with
-  uint64_t names = 0;       // bytes of names on the longest path: a rule's name, matched by std::regex, which recurses
-};
-void AddCost(const Json& json, uint64_t names, Cost& cost) {
+// Properties that may be left out; names that `required` repeats, or that are no property, count for nothing.
+uint64_t OptionalProperties(const Json& properties, const Json* required) {
+  std::set<std::string> names;
+  if (required != nullptr && required->is_array())
+    for (const Json& name : *required)
+      if (name.is_string() && properties.contains(name.get<std::string>())) names.insert(name.get<std::string>());
+  return properties.size() - names.size();
+}
+
+bool Repeats(const Json& types) {
+  std::set<Json> seen;
+  return std::any_of(types.begin(), types.end(), [&](const Json& type) { return !seen.insert(type).second; });
+}
+
+void AddCost(const Json& json, uint64_t names, SchemaCost& cost) {
   cost.names = std::max(cost.names, names);
   if (json.is_object()) {
     if (json.contains("$ref")) {
@@ -329,11 +358,11 @@ void AddCost(const Json& json, uint64_t names, Cost& cost) {
       if (json["$ref"].is_string()) cost.names = std::max<uint64_t>(cost.names, json["$ref"].get<std::string>().size());
     }
     if (json.contains("properties") && json["properties"].is_object()) {
-      const uint64_t all = json["properties"].size();
-      const uint64_t required = json.contains("required") && json["required"].is_array() ? json["required"].size() : 0;
-      const uint64_t optional = all - std::min(all, required);
+      const uint64_t optional =
+          OptionalProperties(json["properties"], json.contains("required") ? &json["required"] : nullptr);
       cost.optional += optional * optional;
     }
+    if (json.contains("type") && json["type"].is_array()) cost.repeats |= Repeats(json["type"]);
   }
   if (json.is_array())
     for (const Json& inner : json) AddCost(inner, names, cost);
@@ -341,14 +370,14 @@ void AddCost(const Json& json, uint64_t names, Cost& cost) {
     for (const auto& [name, inner] : json.items()) AddCost(inner, names + name.size(), cost);
 }
 
-absl::StatusOr<Json> ParseWithinLimits(std::string_view schema, std::string_view place) {
+absl::StatusOr<Json> ParseWithinLimits(std::string_view schema, std::string_view place, SchemaCost& cost) {
   constexpr uint64_t kReferencesMax = 1024, kOptionalMax = 500, kNamesMax = 4096;
   if (schema.size() > kSchemaBytesMax) return TooLarge(place, "bytes", schema.size(), kSchemaBytesMax);
   if (absl::Status status = CheckJsonDepth(schema, kSchemaDepthMax, place); !status.ok()) return status;
   Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(std::string(place), " is not JSON"));
-  Cost cost;
   AddCost(json, 0, cost);
+  if (cost.repeats) return absl::InvalidArgumentError(absl::StrCat(std::string(place), ": \"type\" names one twice"));
   if (cost.names > kNamesMax) return TooLarge(place, "bytes of names on one path", cost.names, kNamesMax);
   if (cost.references > kReferencesMax) return TooLarge(place, "references", cost.references, kReferencesMax);
   if (cost.optional > kOptionalMax * kOptionalMax)
@@ -359,8 +388,8 @@ absl::StatusOr<Json> ParseWithinLimits(std::string_view schema, std::string_view
 
 }  // namespace
 
-absl::Status CheckSchemaSize(std::string_view schema, std::string_view place) {
-  return ParseWithinLimits(schema, place).status();
+absl::Status CheckSchemaSize(std::string_view schema, std::string_view place, SchemaCost& cost) {
+  return ParseWithinLimits(schema, place, cost).status();
 }
 
 absl::Status CheckJsonDepth(std::string_view json, uint32_t depth_max, std::string_view place) {
@@ -384,17 +413,32 @@ std::string WithStrictPrimitives(std::string gbnf) {
 }
 
 std::string LoweredSchema::Complete(std::string gbnf) const {
-  for (const auto& [name, body] : rules) {
-    ReplaceAll(gbnf, absl::StrCat("\"\\\"", name, "\\\"\""), name);
-    absl::StrAppend(&gbnf, "\n", name, " ::= ", body, "\n");
+  // A constant stands in the grammar as "\"name\"": what is left of it is the name, a rule's.
+  std::set<std::string_view> names;
+  for (const auto& [name, body] : rules) names.insert(name);
+  constexpr std::string_view kOpen = R"("\")", kClose = R"(\"")";
+  std::string completed;
+  size_t from = 0;
+  for (size_t at = 0;
+       (at = gbnf.find(absl::StrCat(std::string(kOpen), std::string(kRuleName)), at)) != std::string::npos;) {
+    const size_t begin = at + kOpen.size(), end = gbnf.find(kClose, begin);
+    if (end == std::string::npos) break;
+    const std::string_view name = std::string_view(gbnf).substr(begin, end - begin);
+    at = end + kClose.size();
+    if (!names.contains(name)) continue;
+    completed.append(gbnf, from, begin - kOpen.size() - from).append(name);
+    from = at;
   }
+  gbnf = completed.append(gbnf, from);
+  for (const auto& [name, body] : rules) absl::StrAppend(&gbnf, "\n", name, " ::= ", body, "\n");
   if (!rules.empty())
     absl::StrAppend(&gbnf, R"(reprise-char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4}))", "\n");
   return WithStrictPrimitives(std::move(gbnf));
 }
 
 absl::StatusOr<LoweredSchema> LowerJsonSchema(std::string_view schema) {
-  absl::StatusOr<Json> json = ParseWithinLimits(schema, "the schema");
+  SchemaCost cost;
+  absl::StatusOr<Json> json = ParseWithinLimits(schema, "the schema", cost);
   if (!json.ok()) return json.status();
   Lowering lowering;
   if (absl::Status status = lowering.Run(*json); !status.ok()) return status;

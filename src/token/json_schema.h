@@ -6,6 +6,7 @@
 // Errors:    InvalidArgument naming the place in the schema ("#/properties/age: ...").
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,9 +19,17 @@ namespace reprise {
 inline constexpr size_t kSchemaBytesMax = 256 << 10;
 inline constexpr uint32_t kSchemaDepthMax = 64;
 
-// Refuses a schema that is no JSON, or whose size, depth, references or optional properties would cost the converter
-// much stack or time. `place` is what messages call it.
-absl::Status CheckSchemaSize(std::string_view schema, std::string_view place);
+// What the converter's time and stack grow with, over all schemas of a request.
+struct SchemaCost {
+  uint64_t references = 0;  // it follows a chain of them by recursion
+  uint64_t optional = 0;    // squares of the numbers of optional properties: a rule for each to begin with
+  uint64_t names = 0;       // bytes of names on the longest path: a rule's name, matched by std::regex, which recurses
+  bool repeats = false;     // a "type" that names one twice: each is an alternative with all that is below it
+};
+
+// Refuses a schema that is no JSON, or with which size, depth, references or optional properties, those of `cost`
+// included, would cost the converter much stack or time. `place` is what messages call it.
+absl::Status CheckSchemaSize(std::string_view schema, std::string_view place, SchemaCost& cost);
 
 // Refuses JSON text, or what may be, that is nested too deeply for those who read it by recursion.
 absl::Status CheckJsonDepth(std::string_view json, uint32_t depth_max, std::string_view place);

@@ -19,7 +19,6 @@ PieceTable::PieceTable(const Tokenizer& tokenizer) {
     end_.push_back(tokenizer.IsEndOfGeneration(token));
     control_.push_back(end_.back() || llama_vocab_is_control(tokenizer.vocab(), token.value()) ||
                        tokenizer.Piece(token, /*special=*/false).empty());
-    if (end_.back()) ends_.push_back(token);
     if (!control_.back() && !piece.empty()) sorted_.push_back({token});
   }
   std::sort(sorted_.begin(), sorted_.end(), [this](const Entry& a, const Entry& b) {

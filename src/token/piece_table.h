@@ -27,7 +27,6 @@ class PieceTable {
   }
   bool is_control(TokenId token) const { return control_[token.value()]; }
   bool is_end(TokenId token) const { return end_[token.value()]; }
-  const std::vector<TokenId>& ends() const { return ends_; }
 
   // Tokens with text, control tokens apart, by their bytes; `shared`: how many first bytes one has in common with the
   // one before, at most 255.
@@ -41,7 +40,6 @@ class PieceTable {
   std::vector<char> bytes_;
   std::vector<uint32_t> begin_;  // [vocab_size + 1], of each token in bytes_
   std::vector<bool> control_, end_;
-  std::vector<TokenId> ends_;
   std::vector<Entry> sorted_;
 };
 
