@@ -323,7 +323,7 @@ void Api::AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   threads_.Run([this, shared, exchange = std::move(exchange), model = model_, answer = std::move(answer)] {
     HttpResponse response = answer(*model, shared->body);
-    queue_->Post([exchange, response = std::move(response)] { exchange->Reply(response); });
+    queue_->Post([exchange, response = std::move(response)]() mutable { exchange->Reply(std::move(response)); });
   });
 }
 
@@ -345,6 +345,15 @@ HttpResponse Api::Detokenize(const ServedModel& model, const std::string& body) 
   const RequestLimits limits{JsonLimitsOf(options_.limits, model), model.codec->vocab_size()};
   std::vector<TokenId> tokens;
   if (const auto error = ParseDetokenize(body, limits, &tokens)) return ErrorResponse(*error);
+  uint64_t bytes = 0;
+  for (const TokenId token : tokens) bytes += model.codec->Piece(token).size();
+  if (const uint64_t most = EncodeBytesMax(model.engine->context_max()); bytes > most) {
+    RequestError error =
+        BodyTooLarge(absl::StrCat("`tokens` have ", bytes, " bytes of text; at most ", most, " are given at once"),
+                     static_cast<double>(most), static_cast<double>(bytes));
+    error.param = "tokens";
+    return ErrorResponse(error);
+  }
   return JsonResponse(DetokenizedBody(tokens, *model.codec));
 }
 

@@ -62,8 +62,8 @@ class Api : public HttpHandler {
   struct Job;
   void Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Start(std::shared_ptr<Job> job);
-  // Answers a request that goes no further, and logs it.
   RequestLine LineOf(const Job& job) const;
+  // Answers a request that goes no further, and logs it.
   void Refuse(const Job& job, const RequestError& error);
   // Whether `n` more generations may begin.
   MaybeError TooMany(uint32_t n) const;

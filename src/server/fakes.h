@@ -81,7 +81,7 @@ class FakeCodec : public TextCodec {
     return tokens;
   }
   std::string Piece(TokenId token) const override {
-    return token.value() < 256 ? std::string(1, static_cast<char>(token.value())) : "<s>";
+    return token.value() < 256 ? std::string(1, static_cast<char>(token.value())) : bos_piece;
   }
   uint32_t vocab_size() const override { return 257; }
   // "role:content\n" for each message; a schema with the word "bad" cannot be followed.
@@ -119,6 +119,7 @@ class FakeCodec : public TextCodec {
   }
 
   bool bos = false;
+  std::string bos_piece = "<s>";
   bool has_template = true;
   bool has_tools = true;
   uint64_t grammar_bytes = 0;

@@ -148,6 +148,23 @@ TEST_F(ServerTest, ServesTheSmallEndpoints) {
   EXPECT_EQ(wrong.headers.at("allow"), "POST");
 }
 
+TEST_F(ServerTest, TextOfTokensIsGivenUpToALimit) {
+  engine_.context = 64;
+  codec_.bos_piece = std::string(128, 'x');
+  Start();
+  const auto detokenize = [this](size_t count) {
+    return Ask("POST", "/detokenize", Dump(Json({{"tokens", std::vector<int>(count, 256)}})));
+  };
+  EXPECT_EQ(detokenize(520).status, 200) << "the control: 65 KiB";
+  const RawResponse refused = detokenize(4000);
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_EQ(CodeOf(refused), "body_too_large");
+  const Json error = Json::parse(refused.body)["error"];
+  EXPECT_EQ(error["param"], "tokens");
+  EXPECT_EQ(error["limit"], 16 * 64 + 65536);
+  EXPECT_EQ(error["got"], 4000 * 128);
+}
+
 TEST_F(ServerTest, LoadsBeforeItServes) {
   Start(/*attach=*/false);
   EXPECT_EQ(Ask("GET", "/health").status, 200);
