@@ -126,7 +126,7 @@ absl::StatusOr<common_chat_templates_inputs> ChatTemplate::Impl::Inputs(const Ch
               CheckSchemaSize(tool.parameters, absl::StrCat("the schema of tool \"", tool.name, "\""), cost);
           !status.ok())
         return status;
-    inputs.tools.push_back({tool.name, tool.description, tool.parameters});
+    inputs.tools.push_back({tool.name, tool.description, tool.parameters.empty() ? "{}" : tool.parameters});
   }
   inputs.tool_choice = ToCommon(request.tool_choice);
   inputs.parallel_tool_calls = request.parallel_tool_calls && parallel_tool_calls;
@@ -271,15 +271,21 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   for (const std::string& text : params->preserved_tokens) {
     if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
   }
-  auto grammar = impl_->GrammarOf(*params, prompt.written_tokens);
+  // Without reasoning and tools the reply is the JSON and nothing else; llama.cpp's grammar would let it stand in a
+  // fence, which the reader takes away: tokens that nobody sees, and stop strings that end a reply of nothing.
+  const bool json_alone = !schema_text.empty() && request.tools.empty() && !params->supports_thinking &&
+                          inputs->continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = nullptr;
+  if (!json_alone) grammar = impl_->GrammarOf(*params, prompt.written_tokens);
   if (grammar.ok() && *grammar == nullptr && !schema_text.empty())
-    grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);  // a template that knows of no schemas
+    grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);  // also for a template that knows of no schemas
   if (!grammar.ok()) return grammar.status();
   prompt.grammar = *std::move(grammar);
   if (prompt.grammar == nullptr && request.tool_choice == ToolChoice::kRequired && !request.tools.empty())
     return absl::InvalidArgumentError(
         "tool_choice: this model's chat template has no tool calls; leave tool_choice at \"auto\", or start with "
         "another --chat-template");
+  if (json_alone) return prompt;  // all of the reply is content
   auto format = impl_->FormatOf(*params, *inputs);
   if (!format.ok()) return format.status();
   prompt.format = *std::move(format);

@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;  // a reply has its fields in the schema's 
 
 constexpr uint64_t kCountMax = INT32_MAX;
 constexpr uint32_t kRulesMax = 4096;
+constexpr std::string_view kRootName = "reprise-root";   // the definition that {"$ref": "#"} means
 constexpr std::string_view kRuleName = "reprise-rule-";  // and a number
 
 // What the converter passes over and rules of ours do not cover: without it a reply need not be valid.
@@ -436,10 +437,30 @@ std::string LoweredSchema::Complete(std::string gbnf) const {
   return WithStrictPrimitives(std::move(gbnf));
 }
 
+// {"$ref": "#"} is the whole document, which the converter does not follow: it becomes a definition.
+bool PointAtRoot(Json& json) {
+  bool found = false;
+  if (json.is_object() && json.contains("$ref") && json["$ref"] == "#") {
+    json["$ref"] = absl::StrCat("#/$defs/", std::string(kRootName));
+    found = true;
+  }
+  if (json.is_structured())
+    for (Json& inner : json) found |= PointAtRoot(inner);
+  return found;
+}
+void NameRoot(Json& json) {
+  if (!json.is_object() || !PointAtRoot(json)) return;
+  Json root = json;
+  root.erase("$defs");
+  if (!json.contains("$defs") || !json["$defs"].is_object()) json["$defs"] = Json::object();
+  json["$defs"][std::string(kRootName)] = std::move(root);
+}
+
 absl::StatusOr<LoweredSchema> LowerJsonSchema(std::string_view schema) {
   SchemaCost cost;
   absl::StatusOr<Json> json = ParseWithinLimits(schema, "the schema", cost);
   if (!json.ok()) return json.status();
+  NameRoot(*json);
   Lowering lowering;
   if (absl::Status status = lowering.Run(*json); !status.ok()) return status;
   return LoweredSchema{.json = json->dump(-1, ' ', false, Json::error_handler_t::replace),

@@ -210,6 +210,9 @@ TEST(JsonSchemaTest, ErrorsNameThePlace) {
     wide += (i > 0 ? ",\"p" : "\"p") + n + "\": {}";
     chain += (i > 0 ? ",\"a" : "\"a") + n + R"(": {"$ref": "#/$defs/a)" + std::to_string(i + 1) + "\"}";
   }
+  std::string again = wide + R"(}, "required": ["p0")";  // counts once
+  for (int i = 0; i < 2000; ++i) again += R"(, "p0")";
+  again += "]}";
   wide += "}}";
   chain += "}}";
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -235,6 +238,9 @@ TEST(JsonSchemaTest, ErrorsNameThePlace) {
       {R"({"type": "object", "properties": {")" + std::string(100'000, '!') + R"(": {}}})", "bytes of names"},
       {R"({"$ref": "#/)" + std::string(100'000, '!') + R"("})", "bytes of names"},
       {wide, "optional properties"},
+      {again, "optional properties"},
+      {R"({"type": ["array", "null", "array"], "items": {}})", "names one twice"},
+      {R"({"properties": {"a": {"$ref": "#/properties/a/examples/0"}}})", "must lead to"},
       {chain, "references"},
       {Quoted(std::string(kSchemaBytesMax, 'a')), "bytes"},
   };
@@ -243,6 +249,23 @@ TEST(JsonSchemaTest, ErrorsNameThePlace) {
     EXPECT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument) << schema.substr(0, 200);
     EXPECT_THAT(std::string(grammar.status().message()), HasSubstr(what));
   }
+}
+
+TEST(JsonSchemaTest, TheWholeDocumentMayRecur) {
+  const char* tree = R"({"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf":
+      [{"$ref": "#"}, {"type": "null"}]}}, "required": ["v", "next"]})";
+  EXPECT_TRUE(Takes(tree, R"({"v": 1, "next": {"v": 2, "next": null}})"));
+  EXPECT_FALSE(Takes(tree, R"({"v": 1, "next": {"v": "x", "next": null}})"));
+}
+
+TEST(JsonSchemaTest, SchemasOfARequestCostTogether) {
+  std::string schema = R"({"type": "object", "properties": {)";
+  for (int i = 0; i < 300; ++i) schema += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + "\": {}";
+  schema += "}}";
+  SchemaCost cost;
+  EXPECT_TRUE(CheckSchemaSize(schema, "a", cost).ok());
+  EXPECT_TRUE(CheckSchemaSize(schema, "b", cost).ok());
+  EXPECT_THAT(std::string(CheckSchemaSize(schema, "c", cost).message()), HasSubstr("optional properties"));
 }
 
 TEST(JsonSchemaTest, HugeCountsCostNothing) {
