@@ -25,8 +25,9 @@ namespace reprise {
 // Reads text between ( and ) as reasoning, and [name args] as a call of a tool; a name comes out whole.
 class FakeReader : public ReplyReader {
  public:
-  explicit FakeReader(uint64_t seed) : seed_(seed) {}
+  FakeReader(uint64_t seed, std::atomic<int>& appends) : seed_(seed), appends_(appends) {}
   ChatDelta Append(std::string_view text) override {
+    ++appends_;
     ChatDelta delta;
     for (const char c : text) Put(c, delta);
     return delta;
@@ -67,6 +68,7 @@ class FakeReader : public ReplyReader {
   }
 
   const uint64_t seed_;
+  std::atomic<int>& appends_;
   uint32_t calls_ = 0;
   bool thinking_ = false, in_name_ = false, in_arguments_ = false;
   std::string name_;
@@ -111,12 +113,14 @@ class FakeCodec : public TextCodec {
   }
   uint64_t GrammarBytes(const ChatPrompt&) const override { return grammar_bytes; }
   std::unique_ptr<ReplyReader> ReadReply(std::shared_ptr<const ReplyFormat>, uint64_t seed) const override {
-    return std::make_unique<FakeReader>(seed);
+    return std::make_unique<FakeReader>(seed, appends);
   }
   ChatRequest last_chat() const {
     std::lock_guard lock(mutex_);
     return last_chat_;
   }
+
+  mutable std::atomic<int> appends{0};  // of all its readers
 
   bool bos = false;
   std::string bos_piece = "<s>";

@@ -97,19 +97,23 @@ ReplyPart Reply::PartOf(Choice& choice, GenerationEvent& event) {
   if (choice.reader == nullptr) {
     part.text = std::move(event.text);
   } else {
-    if (!event.text.empty()) Join(choice.reader->Append(event.text), part);
+    choice.unread += event.text;
+    const bool read = options_.stream || good;
+    if (read && !choice.unread.empty()) Join(choice.reader->Append(std::exchange(choice.unread, {})), part);
     if (good) Join(choice.reader->Finish(), part);
   }
   if (good) choice.finish = FinishName(*event.finish, choice.reader != nullptr && choice.reader->tool_calls() > 0);
   return part;
 }
 
-bool Reply::Keep(const ReplyPart& part) {
-  kept_bytes_ += part.text.size() + part.reasoning.size() + part.tokens.size() * sizeof(GeneratedToken);
-  for (const ToolCallDelta& call : part.tool_calls) kept_bytes_ += call.name.size() + call.arguments.size();
-  for (const GeneratedToken& token : part.tokens) {
-    kept_bytes_ += token.top.capacity() * sizeof(TokenLogprob);
-    kept_logprobs_ += 1 + token.top.size();
+bool Reply::Keep(const GenerationEvent& event) {
+  kept_bytes_ += event.text.size();
+  if (wants_tokens()) {
+    kept_bytes_ += event.tokens.size() * sizeof(GeneratedToken);
+    for (const GeneratedToken& token : event.tokens) {
+      kept_bytes_ += token.top.capacity() * sizeof(TokenLogprob);
+      kept_logprobs_ += 1 + token.top.size();
+    }
   }
   if (options_.head.logprobs.has_value() && kept_logprobs_ > kLogprobsMax) {
     Fail(InvalidValue("logprobs",
@@ -124,8 +128,8 @@ bool Reply::Keep(const ReplyPart& part) {
 }
 
 void Reply::Collect(Choice& choice, GenerationEvent& event) {
+  if (!Keep(event)) return;
   ReplyPart part = PartOf(choice, event);
-  if (!Keep(part)) return;
   std::move(part.tokens.begin(), part.tokens.end(), std::back_inserter(choice.all.tokens));
   Join({.content = std::move(part.text),
         .reasoning = std::move(part.reasoning),

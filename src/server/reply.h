@@ -54,6 +54,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
     SequenceId id;
     std::unique_ptr<ReplyReader> reader;  // kChat
     ReplyPart all;                        // of a reply that is not streamed
+    std::string unread;                   // kChat: all of its text so far, for the reader
     uint64_t text_offset = 0;             // characters streamed
     std::string_view finish;              // FinishName, once it is there
     bool ended = false;
@@ -62,12 +63,12 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void OnEvent(uint32_t index, GenerationEvent event);
   void OnGone();
   void OnSilence();
-  // What the event adds to the choice.
+  // What the event adds to the choice; not streamed, a message is read when all of it is there.
   ReplyPart PartOf(Choice& choice, GenerationEvent& event);
   void Stream(Choice& choice, GenerationEvent& event);
   void Collect(Choice& choice, GenerationEvent& event);
-  // Counts what `part` adds to what is kept; false, and the reply has failed: too much.
-  bool Keep(const ReplyPart& part);
+  // Counts what `event` adds to what is kept; false, and the reply has failed: too much.
+  bool Keep(const GenerationEvent& event);
   void ReportPrefill(uint32_t prefilled);
   void SendWhole();
   // Tells the client, and cancels what still runs.

@@ -167,6 +167,15 @@ TEST_F(ReplyTest, StreamedMessagesAreTheWholeOnes) {
   EXPECT_NE(streamed.at(0).message.tool_calls[0].id, streamed.at(1).message.tool_calls[0].id);
 }
 
+TEST_F(ReplyTest, AMessageThatIsNotStreamedIsReadOnce) {
+  Start();
+  const std::string body = R"({"messages":[{"role":"user","content":"(a)[now ]b"}],"n":2)";
+  EXPECT_EQ(Chat(body + "}").status, 200);
+  EXPECT_EQ(codec_.appends, 2);
+  EXPECT_EQ(Chat(body + R"(,"stream":true})").status, 200);
+  EXPECT_GT(codec_.appends, 20) << "the control";
+}
+
 TEST_F(ReplyTest, IdsOfToolCallsDifferBetweenConversations) {
   Start();
   const auto id_of = [&](const std::string& content) {

@@ -28,26 +28,37 @@ struct ChatReplyParser::Impl {
   std::string text;       // the reply so far
   common_chat_msg shown;  // the sum of the deltas
 
+  size_t parsed_bytes = 0;  // of `text`, the last time
+
   uint32_t depth = 0;     // of open brackets in `text`, whatever they mean
   bool too_deep = false;  // no more is parsed; what follows is content
 
   bool plain() const { return format == nullptr || format->plain; }
-  void CountBrackets(std::string_view added);
+  // The reply is parsed from its start each time, so the longer it is, the more has to be new: all of them together
+  // cost about 64 times the last.
+  bool worth_parsing() const { return too_deep || text.size() - parsed_bytes >= parsed_bytes / 64; }
+  size_t BytesToParse(std::string_view added);
   ChatDelta Parse(bool partial);
   void AddToolCalls(const common_chat_msg& message, bool partial, ChatDelta& delta);
 };
 
-// The parser reads JSON by recursion, and 5,000 brackets, which a model can be brought to write, use up a stack.
-void ChatReplyParser::Impl::CountBrackets(std::string_view added) {
+// Those before the first bracket that is too deep: the parser reads JSON by recursion, and 5,000 brackets, which a
+// model can be brought to write, use up a stack.
+size_t ChatReplyParser::Impl::BytesToParse(std::string_view added) {
   constexpr uint32_t kDepthMax = 512;
-  for (const char c : added) {
-    if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && depth > 0) --depth;
-    too_deep = too_deep || depth > kDepthMax;
+  for (size_t i = 0; i < added.size(); ++i) {
+    if (added[i] == '[' || added[i] == '{') ++depth;
+    if ((added[i] == ']' || added[i] == '}') && depth > 0) --depth;
+    if (depth > kDepthMax) {
+      too_deep = true;
+      return i;
+    }
   }
+  return added.size();
 }
 
 ChatDelta ChatReplyParser::Impl::Parse(bool partial) {
+  parsed_bytes = text.size();
   common_chat_msg message;
   try {
     message = common_chat_parse(text, partial, format->parser);
@@ -101,10 +112,13 @@ ChatReplyParser::~ChatReplyParser() = default;
 ChatDelta ChatReplyParser::Append(std::string_view text) {
   if (impl_->plain()) return {.content = std::string(text)};
   if (text.empty()) return {};
-  impl_->CountBrackets(text);
   if (impl_->too_deep) return {.content = std::string(text)};
-  impl_->text += text;
-  return impl_->Parse(/*partial=*/true);
+  const size_t parsable = impl_->BytesToParse(text);
+  impl_->text += text.substr(0, parsable);
+  ChatDelta delta;
+  if (impl_->worth_parsing()) delta = impl_->Parse(/*partial=*/true);
+  delta.content += text.substr(parsable);
+  return delta;
 }
 
 ChatDelta ChatReplyParser::Finish() {

@@ -149,15 +149,26 @@ TEST(ChatReplyTest, ReasoningThatThePromptBeganIsSeparated) {
   EXPECT_THAT(message.content, testing::Not(HasSubstr("seven")));
 }
 
-// A schema's reply is the JSON alone, fenced or not.
-TEST(ChatReplyTest, JsonComesWithoutItsFence) {
+// A schema's reply is the JSON and nothing that a reader would have to take away.
+TEST(ChatReplyTest, JsonComesWithoutAFence) {
   ChatRequest request{.messages = {{.role = "user", .content = "Hi"}}};
   request.json_schema = R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})";
-  const auto format = FormatOf(request);
-  for (const std::vector<size_t>& cuts : {std::vector<size_t>{}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {9, 4}}) {
-    EXPECT_EQ(Read(format, "{\"a\": 1}", cuts).content, "{\"a\": 1}");
-    EXPECT_EQ(Read(format, "```json\n{\"a\": 1}\n```", cuts).content, "{\"a\": 1}");
-    EXPECT_EQ(Read(format, "\n{\"a\": 1}\n", cuts).content, "{\"a\": 1}");
+  const Tokenizer& tokenizer = RealModelOf("qwen2").tokenizer();
+  const auto prompt = (*ChatTemplate::Load(tokenizer, ""))->Prompt(request);
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->format, nullptr);
+  GrammarState state(prompt->grammar);
+  EXPECT_TRUE(state.Allows(tokenizer.Encode("{", false, false).at(0)));
+  EXPECT_FALSE(state.Allows(tokenizer.Encode("```", false, false).at(0)));
+}
+
+TEST(ChatReplyTest, AToolNeedsNoParameters) {
+  ChatRequest request{.messages = {{.role = "user", .content = "What time is it?"}}};
+  request.tools = {{.name = "now"}};
+  for (const ToolChoice choice : {ToolChoice::kAuto, ToolChoice::kRequired}) {
+    request.tool_choice = choice;
+    const auto prompt = (*ChatTemplate::Load(RealModelOf("qwen2").tokenizer(), ""))->Prompt(request);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
   }
 }
 
@@ -201,6 +212,27 @@ TEST(ChatReplyTest, PiecesAddUpToTheWhole) {
 }
 
 // Noise of the letters that formats are made of never throws, and no delta breaks a character.
+TEST(ChatReplyTest, LongRepliesAreNotReadAgainWithEveryPiece) {
+  const std::string words(20'000, 'x');
+  const std::string reply =
+      "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"text\": \"" + words + "\"}}\n</tool_call>";
+  ChatReplyParser parser(FormatOf(WithTools()), 7);
+  Message message;
+  size_t deltas = 0, early = 0;
+  for (size_t i = 0; i < reply.size(); ++i) {
+    const ChatDelta delta = parser.Append(reply.substr(i, 1));
+    if (delta.empty()) continue;
+    message.Add(delta);
+    ++deltas;
+    early += i < 120 ? 1 : 0;
+  }
+  message.Add(parser.Finish());
+  EXPECT_GT(early, 50u) << "short replies come as they are written";
+  EXPECT_LT(deltas, 600u) << "64 ln(20000 / 64) and the first ones";
+  ASSERT_EQ(message.calls.size(), 1u);
+  EXPECT_EQ(message.calls[0].arguments, Read(FormatOf(WithTools()), reply, {}).calls[0].arguments);
+}
+
 TEST(ChatReplyTest, AnyTextIsRead) {
   const std::vector<std::string> parts = {"<tool_call>",
                                           "</tool_call>",
