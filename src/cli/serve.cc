@@ -1,5 +1,5 @@
-// reprise serve: one model over HTTP until SIGTERM or Ctrl-C; a second signal
-// ends it at once.
+// reprise serve: one model over HTTP until SIGTERM or Ctrl-C; a second signal, or one before it serves, ends it at
+// once.
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -7,8 +7,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -167,32 +170,46 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
   return report;
 }
 
-// Signals are taken by the calling thread alone; threads started from here on
-// inherit the mask.
-sigset_t BlockSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  return signals;
-}
+// SIGINT and SIGTERM, from its making on; the first one that comes before Serve ends the process at once, as it would
+// without this class, and so does a second one after it. Threads started later inherit the mask that leaves them to it.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+    // Detached, with a share of the state: it waits for signals until the process ends.
+    std::thread([state = state_, set = set_] {
+      int number = 0;
+      sigwait(&set, &number);
+      if (!state->serving) std::_Exit(128 + number);
+      state->stop.release();
+      sigwait(&set, &number);
+      std::_Exit(1);
+    }).detach();
+  }
+  // From here on the first signal ends WaitForStop instead.
+  void Serve() { state_->serving = true; }
+  void WaitForStop() { state_->stop.acquire(); }
+
+ private:
+  struct State {
+    std::atomic<bool> serving{false};
+    std::binary_semaphore stop{0};
+  };
+  sigset_t set_{};
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 // Until a signal; a second one ends the process at once.
-void ServeUntilSignal(const sigset_t& signals, Server& server, uint32_t drain_ms) {
-  int signal = 0;
-  sigwait(&signals, &signal);
+void ServeUntilSignal(Signals& signals, Server& server, uint32_t drain_ms) {
+  signals.WaitForStop();
   spdlog::info(
       "stopping: running requests have {} s (--drain-timeout); a "
       "second signal ends at once",
       drain_ms / 1000.0);
-  std::thread second([&signals] {
-    int again = 0;
-    sigwait(&signals, &again);
-    std::_Exit(1);
-  });
-  second.detach();
   server.Stop(drain_ms);
 }
 
@@ -213,7 +230,7 @@ absl::Status Serve(const ServeFlags& flags) {
   const absl::StatusOr<Start> prepared = Prepare(flags);
   if (!prepared.ok()) return prepared.status();
   const Start& start = *prepared;
-  const sigset_t signals = BlockSignals();
+  Signals signals;
 
   auto server = Server::Start(start.server);  // before the model is loaded: a busy port costs no wait
   if (!server.ok() && !flags.dry_run) return server.status();
@@ -227,6 +244,7 @@ absl::Status Serve(const ServeFlags& flags) {
   auto local = LoadWithProgress(start.options);
   if (!local.ok()) return local.status();
   const std::unique_ptr<TextCodec> codec = MakeTextCodec((*local)->tokenizer(), (*local)->chat_template());
+  signals.Serve();
   (*server)->Attach((*local)->engine(), *codec, start.names);
   if (flags.json) {
     std::printf("%s\n", nlohmann::json{{"ready", report.address}, {"model", start.names[0]}}.dump().c_str());

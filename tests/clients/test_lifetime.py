@@ -81,6 +81,17 @@ def test_a_second_signal_ends_at_once():
     thread.join(60)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_loads_ends_at_once(number):
+  with subprocess.Popen([servers.REPRISE, "serve", str(servers.SMOLLM), "--port", "0", "--json"],
+                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    while process.stdout.readline() != "}\n":  # the end of the banner, which comes before the weights
+      assert process.poll() is None
+    process.send_signal(number)
+    assert process.stdout.read() == "", "control: it was not serving yet"
+    assert process.wait(10) == 128 + number
+
+
 def test_the_dry_run_has_every_decision():
   text = run("serve", str(servers.SMOLLM), "--dry-run", "--port", "0")
   assert text.returncode == 0, text.stderr
