@@ -41,15 +41,16 @@ class EventQueue {
 
 TurnStats StatsOf(const GenerationEvent& last) {
   const Timings& timings = last.timings;
-  return {.prompt_tokens = timings.prompt_n,
-          .reused_tokens = timings.prompt_n - timings.computed_n,
+  const bool computed = timings.computed_n > 0;  // else stopped before that: how much was reused is not known
+  return {.prompt_tokens = computed ? timings.prompt_n : 0,
+          .reused_tokens = computed ? timings.prompt_n - timings.computed_n : 0,
           .reply_tokens = timings.predicted_n,
           .first_token_ms = timings.first_token_ms,
           .decode_ms = timings.decode_ms,
           .end = last.finish == FinishReason::kStop     ? "stop"
                  : last.finish == FinishReason::kLength ? "length"
                                                         : "cancelled",
-          .counted = true};
+          .counted = computed};
 }
 
 class FileBackend final : public ChatBackend {

@@ -168,8 +168,10 @@ std::string Describe(const TurnStats& stats) {
     std::snprintf(part, sizeof(part), " at %.1f/s", per_second);
     text += part;
   }
-  std::snprintf(part, sizeof(part), " · first after %.0f ms", stats.first_token_ms);
-  text += part;
+  if (stats.reply_tokens > 0) {
+    std::snprintf(part, sizeof(part), " · first after %.0f ms", stats.first_token_ms);
+    text += part;
+  }
   if (stats.end == "length") text += " · ended by the limit";
   if (stats.end == "cancelled") text += " · stopped";
   return text;

@@ -110,6 +110,7 @@ TEST(ConversationTest, TheTurnLineHasReusedComputedAndSpeed) {
   TurnStats unknown = stats;
   unknown.counted = false;
   EXPECT_THAT(Describe(unknown), testing::Not(HasSubstr("reused")));
+  EXPECT_EQ(Describe({.end = "cancelled"}), "0 tokens · stopped") << "before the first one";
 }
 
 TEST(ConversationTest, RepliesCannotControlTheTerminal) {
