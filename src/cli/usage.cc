@@ -1,10 +1,9 @@
 #include "cli/usage.h"
 
-#include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace reprise {
 namespace {
@@ -47,20 +46,6 @@ constexpr std::array kForeignFlags = std::to_array<ForeignFlag>({
     {"--uvicorn-log-level", "here it is --log-level"},
 });
 
-size_t Edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::vector<std::string> FlagsOf(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options())
@@ -82,7 +67,7 @@ std::string Nearest(std::string_view text, const std::vector<std::string>& candi
   std::string best;
   size_t fewest = text.size() / 2 + 1;
   for (const std::string& candidate : candidates) {
-    const size_t edits = Edits(text, candidate);
+    const size_t edits = EditDistance(text, candidate);
     if (edits >= fewest) continue;
     fewest = edits;
     best = candidate;

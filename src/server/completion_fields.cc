@@ -34,20 +34,20 @@ bool IsMinusOne(const Json& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
-MaybeError ParseMaxTokens(const std::string& param, const Json& value, CompletionFields& fields) {
+MaybeError ReadTokensMax(const std::string& param, const Json& value, std::optional<uint32_t>* out) {
   if (IsMinusOne(value)) return std::nullopt;  // llama-server's "no limit"
   int64_t count = 0;
   if (auto error = ReadInteger(param, value, 1, kCountMax, &count)) return error;
-  fields.request.max_tokens = static_cast<uint32_t>(count);
+  *out = static_cast<uint32_t>(count);
   return std::nullopt;
 }
 
+MaybeError ParseMaxTokens(const std::string& param, const Json& value, CompletionFields& fields) {
+  return ReadTokensMax(param, value, &fields.request.max_tokens);
+}
+
 MaybeError ParseMaxCompletionTokens(const std::string& param, const Json& value, CompletionFields& fields) {
-  if (IsMinusOne(value)) return std::nullopt;
-  int64_t count = 0;
-  if (auto error = ReadInteger(param, value, 1, kCountMax, &count)) return error;
-  fields.max_completion_tokens = count;
-  return std::nullopt;
+  return ReadTokensMax(param, value, &fields.max_completion_tokens);
 }
 
 MaybeError ParseTemperature(const std::string& param, const Json& value, CompletionFields& fields) {
@@ -160,25 +160,23 @@ MaybeError ParseN(const std::string& param, const Json& value, CompletionFields&
   return std::nullopt;
 }
 
-MaybeError ParseFrequencyPenalty(const std::string& param, const Json& value, CompletionFields& fields) {
+MaybeError ReadFloat(const std::string& param, const Json& value, double min, double max, float* out) {
   double number = 0;
-  if (auto error = ReadNumber(param, value, -kPenaltyMax, kPenaltyMax, &number)) return error;
-  fields.request.sampling.frequency_penalty = static_cast<float>(number);
+  if (auto error = ReadNumber(param, value, min, max, &number)) return error;
+  *out = static_cast<float>(number);
   return std::nullopt;
+}
+
+MaybeError ParseFrequencyPenalty(const std::string& param, const Json& value, CompletionFields& fields) {
+  return ReadFloat(param, value, -kPenaltyMax, kPenaltyMax, &fields.request.sampling.frequency_penalty);
 }
 
 MaybeError ParsePresencePenalty(const std::string& param, const Json& value, CompletionFields& fields) {
-  double number = 0;
-  if (auto error = ReadNumber(param, value, -kPenaltyMax, kPenaltyMax, &number)) return error;
-  fields.request.sampling.presence_penalty = static_cast<float>(number);
-  return std::nullopt;
+  return ReadFloat(param, value, -kPenaltyMax, kPenaltyMax, &fields.request.sampling.presence_penalty);
 }
 
 MaybeError ParseRepeatPenalty(const std::string& param, const Json& value, CompletionFields& fields) {
-  double number = 0;
-  if (auto error = ReadNumber(param, value, kRepeatPenaltyMin, kRepeatPenaltyMax, &number)) return error;
-  fields.request.sampling.repeat_penalty = static_cast<float>(number);
-  return std::nullopt;
+  return ReadFloat(param, value, kRepeatPenaltyMin, kRepeatPenaltyMax, &fields.request.sampling.repeat_penalty);
 }
 
 // The id that a key of logit_bias spells; nullopt: it is none.
@@ -415,7 +413,7 @@ MaybeError SettleFields(Endpoint endpoint, CompletionFields& fields) {
                                        *fields.max_completion_tokens, "; they are two names of one limit"),
                           *request.max_tokens, static_cast<double>(*fields.max_completion_tokens));
     }
-    request.max_tokens = static_cast<uint32_t>(*fields.max_completion_tokens);
+    request.max_tokens = fields.max_completion_tokens;
   }
   if (fields.chat_logprobs.value_or(false)) {
     request.logprobs = static_cast<uint32_t>(fields.top_logprobs.value_or(0));

@@ -16,7 +16,7 @@ namespace reprise {
 struct CompletionFields {
   const RequestLimits& limits;
   CompletionRequest& request;
-  std::optional<int64_t> max_completion_tokens;
+  std::optional<uint32_t> max_completion_tokens;
   std::optional<bool> chat_logprobs;
   std::optional<int64_t> top_logprobs;
   std::string one_tool;  // tool_choice names this one

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace reprise {
 namespace {
@@ -18,22 +18,6 @@ RequestError OutOfRange(const std::string& param, const std::string& min, const 
                         double limit) {
   return InvalidValue(param, absl::StrCat("`", param, "` must be from ", min, " to ", max, "; got ", Dump(value)),
                       limit, value.get<double>());
-}
-
-// Levenshtein's distance. O(|a| |b|).
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace reprise {
 namespace {
@@ -12,8 +13,6 @@ constexpr uint32_t kReplyShare = 4;  // truncation without max_tokens keeps a qu
 
 constexpr size_t kPartBytes = 64 << 10;   // tokens are counted by parts of this size
 constexpr size_t kSpaceWithin = 1 << 10;  // of whose end a space is looked for
-
-bool BeginsCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) != 0x80; }
 
 // Bytes of the first part of `text`, at most `bytes`: before a space if there is one, else before a character.
 size_t PartBytes(std::string_view text, size_t bytes) {
@@ -121,7 +120,17 @@ class MiddleDropper {
   absl::StatusOr<Rendered> Fit(uint64_t tokens_max, uint32_t* dropped_messages) {
     size_t low = FewestByTexts(tokens_max), high = groups_.size();
     absl::StatusOr<Rendered> best = Without(high);
-    if (!best.ok() || best->encoded.count > tokens_max) low = high;
+    if (!best.ok() || best->encoded.count > tokens_max) {
+      low = high;
+    } else if (low > 0) {
+      // A template may leave out what messages hold, such as the thoughts of old turns; then the bound is none.
+      absl::StatusOr<Rendered> tried = Without(low - 1);
+      if (!tried.ok()) return tried;
+      if (tried->encoded.count <= tokens_max) {
+        high = std::exchange(low, 0) - 1;
+        best = std::move(tried);
+      }
+    }
     while (low < high) {
       const size_t middle = low + (high - low) / 2;
       absl::StatusOr<Rendered> tried = Without(middle);
@@ -151,8 +160,8 @@ class MiddleDropper {
     }
     return Render(shorter, codec_, context_max_, context_max_);
   }
-  // A bound from below by the messages' own texts, which costs one tokenisation of what may stay and
-  // saves many of what may not.
+  // A bound from below by the messages' own texts, where the template has all of them in the prompt; it costs one
+  // tokenisation of what may stay and saves many of what may not.
   size_t FewestByTexts(uint64_t tokens_max) const {
     uint64_t tokens = 0;
     size_t kept_from = groups_.size();

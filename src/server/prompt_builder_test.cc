@@ -36,10 +36,19 @@ TEST(PromptBuilderTest, DropsTurnsThenRoundsOfTools) {
   EXPECT_EQ(DroppableGroups(Messages("uasau"), true), (Groups{{0, 1, 3}})) << "system messages stay where they are";
 }
 
+// As templates leave out the thoughts of old turns: every "y" of the messages.
+class ForgetfulCodec : public FakeCodec {
+ public:
+  absl::StatusOr<ChatPrompt> Prompt(const ChatRequest& request) const override {
+    ChatRequest shorter = request;
+    for (ChatMessage& message : shorter.messages) std::erase(message.content, 'y');
+    return FakeCodec::Prompt(shorter);
+  }
+};
+
 // Against the simplest search: the fewest groups that fit.
-TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFit) {
+void ExpectFewestGroups(const FakeCodec& codec) {
   std::mt19937 random(7);
-  const FakeCodec codec;
   for (int round = 0; round < 300; ++round) {
     CompletionRequest request;
     request.truncation = {.keep_system = random() % 2 == 0};
@@ -48,7 +57,7 @@ TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFit) {
     std::string roles;
     for (size_t i = 0; i < count; ++i) roles += "suat"[random() % 4];
     request.chat.messages = Messages(roles);
-    for (ChatMessage& message : request.chat.messages) message.content = std::string(random() % 60, 'x');
+    for (ChatMessage& message : request.chat.messages) message.content = std::string(random() % 60, "xy"[random() % 2]);
     const uint32_t context = 100 + random() % 300;
 
     const Groups groups = DroppableGroups(request.chat.messages, request.truncation->keep_system);
@@ -75,6 +84,10 @@ TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFit) {
     EXPECT_EQ(built.truncation->dropped_tokens, sizes[0] - sizes[fewest]);
   }
 }
+
+TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFit) { ExpectFewestGroups(FakeCodec()); }
+
+TEST(PromptBuilderTest, LeavesOutAsFewAsMakeItFitWhateverTheTemplateKeeps) { ExpectFewestGroups(ForgetfulCodec()); }
 
 TEST(PromptBuilderTest, TextsLoseTheirMiddle) {
   CompletionRequest request;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "server/json.h"
 
 namespace reprise {
@@ -13,8 +14,6 @@ namespace {
 constexpr float kLogprobMin = -9999.0f;  // OpenAI's number for "impossible": JSON has no infinity
 
 Json Logprob(float value) { return static_cast<double>(std::isfinite(value) ? value : kLogprobMin); }
-
-bool BeginsCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) != 0x80; }
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool IsUtf8(std::string_view text) {

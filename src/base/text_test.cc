@@ -1,0 +1,28 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace reprise {
+namespace {
+
+TEST(TextTest, DistanceCountsInsertionsRemovalsAndReplacements) {
+  EXPECT_EQ(EditDistance("", ""), 0u);
+  EXPECT_EQ(EditDistance("", "abc"), 3u);
+  EXPECT_EQ(EditDistance("abc", ""), 3u);
+  EXPECT_EQ(EditDistance("context", "context"), 0u);
+  EXPECT_EQ(EditDistance("contxt", "context"), 1u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+  EXPECT_EQ(EditDistance("sitting", "kitten"), 3u);
+  EXPECT_EQ(EditDistance("ab", "ba"), 2u);
+}
+
+TEST(TextTest, EveryCharacterBeginsOnce) {
+  const std::string text = "aé日😀";
+  EXPECT_EQ(std::count_if(text.begin(), text.end(), BeginsCharacter), 4);
+}
+
+}  // namespace
+}  // namespace reprise
