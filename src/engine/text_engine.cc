@@ -393,7 +393,11 @@ void TextEngine::Sample(SequenceId id, std::span<const float> logits) {
     request.sink(std::move(event));
     return;
   }
-  if (!request.text.stopped()) event.text += request.text.Flush();
+  if (request.text.stopped()) {
+    event.stop_string = request.text.stop_string();
+  } else {
+    event.text += request.text.Flush();
+  }
   scheduler_.Finish(id);
   End(id, std::move(event));
 }

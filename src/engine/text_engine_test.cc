@@ -295,6 +295,7 @@ TEST_F(TextEngineTest, StopStringsEndTheReply) {
   request.stop = {whole.text.substr(8, 4)};
   const Reply stopped = Run(request);
   EXPECT_EQ(stopped.last.finish, FinishReason::kStop);
+  EXPECT_EQ(stopped.last.stop_string, request.stop[0]);
   EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(request.stop[0])));
 }
 

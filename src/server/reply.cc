@@ -102,7 +102,10 @@ ReplyPart Reply::PartOf(Choice& choice, GenerationEvent& event) {
     if (read && !choice.unread.empty()) Join(choice.reader->Append(std::exchange(choice.unread, {})), part);
     if (good) Join(choice.reader->Finish(), part);
   }
-  if (good) choice.finish = FinishName(*event.finish, choice.reader != nullptr && choice.reader->tool_calls() > 0);
+  if (!good) return part;
+  // A call that a stop string cut short is not one to be carried out.
+  const bool called = choice.reader != nullptr && choice.reader->tool_calls() > 0 && event.stop_string.empty();
+  choice.finish = FinishName(*event.finish, called);
   return part;
 }
 

@@ -202,13 +202,13 @@ TEST_F(ReplyTest, ToolsSchemasAndStopsReachTemplateAndEngine) {
   codec_.template_written = {TokenId(256)};
   Start();
   const RawResponse response = Chat(R"({"messages":[{"role":"user","content":"x"}],"stop":"mine",
-      "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"required",
+      "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"none",
       "parallel_tool_calls":false,"response_format":{"type":"json_object"},"chat_template_kwargs":{"k":true},
       "logit_bias":{"65":-100},"frequency_penalty":0.5,"presence_penalty":0.25,"repeat_penalty":1.5})");
   ASSERT_EQ(response.status, 200) << response.body;
   const ChatRequest chat = codec_.last_chat();
   EXPECT_EQ(chat.tools.at(0).name, "f");
-  EXPECT_EQ(chat.tool_choice, ToolChoice::kRequired);
+  EXPECT_EQ(chat.tool_choice, ToolChoice::kNone);
   EXPECT_FALSE(chat.parallel_tool_calls);
   EXPECT_EQ(chat.json_schema, R"({"type":"object"})");
   EXPECT_EQ(chat.template_kwargs.at(0).second, "true");

@@ -417,6 +417,8 @@ TEST(RequestTest, RefusesWrongChatRequestsByFieldAndCode) {
       {With(R"("tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}])"), "invalid_value",
        "tools[1].function.name"},
       {With(R"("tool_choice":"required")"), "invalid_value", "tool_choice"},
+      {With(R"("tool_choice":"required","tools":[{"function":{"name":"f"}}],"response_format":{"type":"json_object"})"),
+       "invalid_value", "tool_choice"},
       {With(R"("tool_choice":"any")"), "invalid_value", "tool_choice"},
       {With(R"("tool_choice":7)"), "invalid_value", "tool_choice"},
       {With(R"("tool_choice":{"type":"tool"})"), "unsupported", "tool_choice.type"},

@@ -229,6 +229,10 @@ MaybeError SettleTools(CompletionFields& fields) {
     chat.tools.clear();
     chat.tools.push_back(std::move(only));
   }
+  if (chat.tool_choice == ToolChoice::kRequired && !fields.request.json_schema.empty()) {
+    return InvalidValue("tool_choice",
+                        "`tool_choice` asks for a call and `response_format` for JSON; a reply cannot be both");
+  }
   if (chat.tool_choice == ToolChoice::kRequired && chat.tools.empty()) {
     return InvalidValue("tool_choice", "`tool_choice` is \"required\", which needs `tools`");
   }

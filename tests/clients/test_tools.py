@@ -72,3 +72,13 @@ def test_a_function_that_is_not_there_cannot_be_chosen(tool_client, qwen):
   with pytest.raises(openai.BadRequestError) as error:
     ask(tool_client, qwen, tool_choice={"type": "function", "function": {"name": "sing"}})
   assert error.value.body["param"].startswith("tool_choice")
+
+
+def test_a_call_that_a_stop_string_cuts_is_none_to_carry_out(tool_client, qwen):
+  reply = ask(tool_client, qwen, tool_choice="required", stop=["city"])
+  assert reply.choices[0].finish_reason == "stop"
+
+
+def test_a_function_needs_no_parameters(tool_client, qwen):
+  reply = ask(tool_client, qwen, tool_choice="required", tools=[{"type": "function", "function": {"name": "now"}}])
+  assert [call.function.name for call in reply.choices[0].message.tool_calls] == ["now"]
