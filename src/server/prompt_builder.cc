@@ -32,6 +32,11 @@ uint64_t PromptTokensMax(const CompletionRequest& request, uint32_t context_max)
 // A template may say more about fewer messages.
 uint32_t Fewer(uint32_t before, size_t after) { return after < before ? before - static_cast<uint32_t>(after) : 0; }
 
+RequestError CannotFollow(const absl::Status& why) {
+  return InvalidValue("response_format", absl::StrCat("`response_format` has a schema that cannot be followed: ",
+                                                      std::string(why.message())));
+}
+
 // The template and the schemas are compiled in one go; which of them failed is found out only then.
 RequestError WhyNoPrompt(const CompletionRequest& request, const TextCodec& codec, const absl::Status& status) {
   const std::string why(status.message());
@@ -42,8 +47,7 @@ RequestError WhyNoPrompt(const CompletionRequest& request, const TextCodec& code
   }
   if (!request.json_schema.empty()) {
     if (const auto grammar = codec.CompileSchema(request.json_schema); !grammar.ok()) {
-      return InvalidValue("response_format", absl::StrCat("`response_format` has a schema that cannot be followed: ",
-                                                          std::string(grammar.status().message())));
+      return CannotFollow(grammar.status());
     }
   }
   for (size_t i = 0; i < request.chat.tools.size(); ++i) {
@@ -219,10 +223,7 @@ std::vector<TokenId> EncodeEnds(const TextCodec& codec, std::string_view text, u
 MaybeError BuildText(CompletionRequest& request, const TextCodec& codec, uint32_t context_max, BuiltPrompt* out) {
   if (!request.json_schema.empty()) {
     auto grammar = codec.CompileSchema(request.json_schema);
-    if (!grammar.ok()) {
-      return InvalidValue("response_format", absl::StrCat("`response_format` has a schema that cannot be followed: ",
-                                                          std::string(grammar.status().message())));
-    }
+    if (!grammar.ok()) return CannotFollow(grammar.status());
     out->chat.grammar = *std::move(grammar);
   }
   std::vector<TokenId>& tokens = out->tokens;

@@ -263,10 +263,6 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
     if (!as_given.ok()) return as_given.status();
     params->prompt = std::move(as_given->prompt);
   }
-  params->grammar = schema.Complete(std::move(params->grammar));
-  if (request.tool_choice == ToolChoice::kRequired && request.json_schema.empty())
-    params->grammar = WithCallAtOnce(std::move(params->grammar));
-
   ChatPrompt prompt{.text = std::move(params->prompt), .stop = std::move(params->additional_stops)};
   for (const std::string& text : params->preserved_tokens) {
     if (const auto token = impl_->SpecialToken(text)) prompt.written_tokens.push_back(*token);
@@ -275,17 +271,25 @@ absl::StatusOr<ChatPrompt> ChatTemplate::Prompt(const ChatRequest& request) cons
   // fence, which the reader takes away: tokens that nobody sees, and stop strings that end a reply of nothing.
   const bool json_alone = !schema_text.empty() && request.tools.empty() && !params->supports_thinking &&
                           inputs->continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
-  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = nullptr;
-  if (!json_alone) grammar = impl_->GrammarOf(*params, prompt.written_tokens);
+  if (json_alone) {
+    auto grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);
+    if (!grammar.ok()) return grammar.status();
+    prompt.grammar = *std::move(grammar);
+    return prompt;  // without a format: all of the reply is content
+  }
+
+  params->grammar = schema.Complete(std::move(params->grammar));
+  if (request.tool_choice == ToolChoice::kRequired && request.json_schema.empty())
+    params->grammar = WithCallAtOnce(std::move(params->grammar));
+  auto grammar = impl_->GrammarOf(*params, prompt.written_tokens);
   if (grammar.ok() && *grammar == nullptr && !schema_text.empty())
-    grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);  // also for a template that knows of no schemas
+    grammar = Grammar::FromJsonSchema(*impl_->tokenizer, schema_text);  // a template that knows of no schemas
   if (!grammar.ok()) return grammar.status();
   prompt.grammar = *std::move(grammar);
   if (prompt.grammar == nullptr && request.tool_choice == ToolChoice::kRequired && !request.tools.empty())
     return absl::InvalidArgumentError(
         "tool_choice: this model's chat template has no tool calls; leave tool_choice at \"auto\", or start with "
         "another --chat-template");
-  if (json_alone) return prompt;  // all of the reply is content
   auto format = impl_->FormatOf(*params, *inputs);
   if (!format.ok()) return format.status();
   prompt.format = *std::move(format);

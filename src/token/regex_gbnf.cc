@@ -99,6 +99,7 @@ class Translator {
   bool Escape(Ranges& set);
   std::optional<uint32_t> Hex(size_t digits);
   uint32_t CodePoint();
+  bool ClassItem(Ranges& item);
 
   const std::string_view pattern_;
   size_t at_ = 0;
@@ -179,30 +180,29 @@ bool Translator::Escape(Ranges& set) {
   return one(static_cast<unsigned char>(c));
 }
 
+// One character between brackets, or a class such as \d.
+bool Translator::ClassItem(Ranges& item) {
+  if (peek() == '\\') {
+    ++at_;
+    return Escape(item);
+  }
+  const uint32_t c = CodePoint();
+  item = {{c, c}};
+  return true;
+}
+
 bool Translator::Brackets(Ranges& set) {
   ++at_;
   const bool negated = peek() == '^';
   if (negated) ++at_;
   while (!end() && peek() != ']') {
     Ranges item;
-    if (peek() == '\\') {
-      ++at_;
-      if (!Escape(item)) return false;
-    } else {
-      const uint32_t c = CodePoint();
-      item = {{c, c}};
-    }
+    if (!ClassItem(item)) return false;
     const bool single = item.size() == 1 && item[0].first == item[0].second;
     if (single && peek() == '-' && peek(1) != ']' && peek(1) != '\0') {
       ++at_;
       Ranges last;
-      if (peek() == '\\') {
-        ++at_;
-        if (!Escape(last)) return false;
-      } else {
-        const uint32_t c = CodePoint();
-        last = {{c, c}};
-      }
+      if (!ClassItem(last)) return false;
       if (last.size() != 1 || last[0].first != last[0].second || last[0].first < item[0].first)
         return Fail("a range of characters that runs backwards");
       item[0].second = last[0].second;

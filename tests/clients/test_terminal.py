@@ -63,6 +63,13 @@ class Terminal:
     raise AssertionError("the program did not end")
 
 
+def ended_with(chat, path):
+  """The messages that were saved there, after Ctrl-D."""
+  chat.type("\x04")
+  assert chat.exit_status() == 0
+  return json.loads(path.read_text())["messages"]
+
+
 @pytest.fixture(params=["file", "url"])
 def arguments(request, smollm):
   """The same conversation with a model in the process and with a server."""
@@ -96,9 +103,7 @@ def test_a_conversation_at_a_terminal(arguments, tmp_path):
   chat.wait_for("a new conversation")
   chat.type(f"/load {tmp_path}/talk.json\n")
   chat.wait_for("loaded")
-  chat.type("\x04")
-  assert chat.exit_status() == 0
-  turns = json.loads((tmp_path / "talk.json").read_text())["messages"]
+  turns = ended_with(chat, tmp_path / "talk.json")
   assert [turn["role"] for turn in turns] == ["user", "assistant", "user", "assistant"]
   assert turns[2]["content"] == "Und in Zürich, 東京? \nlengths?"
   history = tmp_path / "state" / "reprise" / "chat_history"
@@ -115,9 +120,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_conversation(arguments, tmp_path):
   chat.type("half a line that is dropped\x03")
   chat.type(f"/save {tmp_path}/talk.json\n")
   chat.wait_for("saved as")
-  chat.type("\x04")
-  assert chat.exit_status() == 0
-  turns = json.loads((tmp_path / "talk.json").read_text())["messages"]
+  turns = ended_with(chat, tmp_path / "talk.json")
   assert [turn["role"] for turn in turns] == ["user", "assistant"] and turns[1]["content"].strip()
 
 
