@@ -62,7 +62,8 @@ struct Timings {
   uint32_t cached_pool = 0;
 };
 
-// Text and tokens since the last event; the last event of a request has `finish`, and nothing follows.
+// Text and tokens since the last event: a token comes with the last of its bytes that the text shows, so none that
+// holds a byte of a stop string comes at all. The last event of a request has `finish`, and nothing follows.
 struct GenerationEvent {
   std::string text;
   std::vector<GeneratedToken> tokens;

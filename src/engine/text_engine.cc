@@ -335,6 +335,14 @@ std::string TextEngine::TextOf(Request& request, TokenId token) {
   return request.text.AppendBytes(tokenizer_.Piece(token, /*special=*/true));
 }
 
+// Moves what the text shows to the end of `tokens`; those of a stop string are never named.
+void TextEngine::NameShown(Request& request, std::vector<GeneratedToken>& tokens) {
+  auto end = request.unnamed.begin();
+  for (; end != request.unnamed.end() && end->end <= request.text.shown(); ++end)
+    tokens.push_back(std::move(end->token));
+  request.unnamed.erase(request.unnamed.begin(), end);
+}
+
 void TextEngine::TakeFirstTimings(SequenceId id, Request& request) {
   request.first_token = Clock::now();
   const Scheduler::SequenceInfo info = scheduler_.info(id);
@@ -356,7 +364,9 @@ void TextEngine::EndByGrammar(SequenceId id) {
     return;
   }
   scheduler_.Finish(id);
-  End(id, {.text = request.text.Flush(), .finish = FinishReason::kStop});
+  GenerationEvent event{.text = request.text.Flush(), .finish = FinishReason::kStop};
+  NameShown(request, event.tokens);
+  End(id, std::move(event));
 }
 
 // Draws the next token of a sequence and decides whether it goes on.
@@ -382,13 +392,14 @@ void TextEngine::Sample(SequenceId id, std::span<const float> logits) {
   if (!end_of_generation) event.text = TextOf(request, token);
   if (Penalizes(generation.sampling)) request.seen.Add(token);
   if (request.grammar) request.grammar->Accept(token);
-  event.tokens.push_back(std::move(generated));
+  request.unnamed.push_back({std::move(generated), request.text.taken()});
   if (end_of_generation || request.text.stopped() || (request.grammar && request.grammar->MustEnd())) {
     event.finish = FinishReason::kStop;
   } else if (position + 1 >= request.tokens_max) {
     event.finish = FinishReason::kLength;
   }
   if (!event.finish) {
+    NameShown(request, event.tokens);
     scheduler_.Append(id, token);
     request.sink(std::move(event));
     return;
@@ -398,6 +409,7 @@ void TextEngine::Sample(SequenceId id, std::span<const float> logits) {
   } else {
     event.text += request.text.Flush();
   }
+  NameShown(request, event.tokens);
   scheduler_.Finish(id);
   End(id, std::move(event));
 }

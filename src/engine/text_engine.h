@@ -50,6 +50,11 @@ class TextEngine : public EngineInterface {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // A token of the reply whose bytes are not all shown yet: it may turn out to be part of a stop string.
+  struct UnnamedToken {
+    GeneratedToken token;
+    uint64_t end;  // of its bytes, in those that the text has taken
+  };
   // A request from submission to its last event; on the engine thread only, once taken from the queue.
   struct Request {
     Request(GenerationRequest r, GenerationSink s, const Tokenizer& tokenizer)
@@ -59,6 +64,7 @@ class TextEngine : public EngineInterface {
     GenerationRequest generation;
     GenerationSink sink;
     TextStream text;
+    std::vector<UnnamedToken> unnamed;
     std::optional<GrammarState> grammar;
     SeenTokens seen;  // with a penalty
     uint32_t prompt_n = 0;
@@ -87,6 +93,7 @@ class TextEngine : public EngineInterface {
   void Sample(SequenceId id, std::span<const float> logits);
   std::optional<TokenId> Draw(Request& request, std::span<const float> logits);
   std::string TextOf(Request& request, TokenId token);
+  static void NameShown(Request& request, std::vector<GeneratedToken>& tokens);
   void TakeFirstTimings(SequenceId id, Request& request);
   void EndByGrammar(SequenceId id);
   void Fail(SequenceId id, RequestError error);

@@ -299,6 +299,29 @@ TEST_F(TextEngineTest, StopStringsEndTheReply) {
   EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(request.stop[0])));
 }
 
+// The tokens that came spell what the text shows, or less by one that the stop string begins in; a prefix of the
+// reply's.
+TEST_F(TextEngineTest, TokensOfAStopStringAreNotNamed) {
+  const std::vector<TokenId> prompt = RandomTokens(50, kVocabSize, 1);
+  const Reply whole = Run(GreedyRequest(prompt, 30));
+  for (size_t start = 4; start + 9 < whole.text.size(); ++start) {
+    GenerationRequest request = GreedyRequest(prompt, 30);
+    request.stop = {whole.text.substr(start, 9)};
+    const Reply stopped = Run(request);
+    ASSERT_EQ(stopped.last.stop_string, request.stop[0]);
+    ASSERT_LT(stopped.tokens.size(), stopped.last.timings.predicted_n);
+    ASSERT_TRUE(std::equal(stopped.tokens.begin(), stopped.tokens.end(), whole.tokens.begin()));
+    std::string spelled;
+    for (const TokenId token : stopped.tokens) spelled += tokenizer_->Piece(token, /*special=*/false);
+    ASSERT_TRUE(stopped.text.starts_with(spelled)) << spelled;
+    spelled += tokenizer_->Piece(whole.tokens[stopped.tokens.size()], /*special=*/false);
+    ASSERT_GT(spelled.size(), stopped.text.size()) << "one more belongs to the text alone: it should have come";
+  }
+  GenerationRequest control = GreedyRequest(prompt, 30);
+  control.stop = {"not in the reply"};
+  EXPECT_EQ(Run(control).tokens, whole.tokens);
+}
+
 TEST_F(TextEngineTest, DrainLetsRunningRequestsFinishAndRefusesNewOnes) {
   PendingReply running(*engine_, GreedyRequest(RandomTokens(100, kVocabSize, 1), 50));
   std::thread drain([&] { engine_->Drain(10000); });

@@ -71,6 +71,7 @@ std::string TextStream::AppendBytes(std::string_view bytes) {
   if (stopped_) return "";
   const size_t old = held_.size();
   held_ += bytes;
+  taken_ += bytes.size();
   for (size_t end = old + 1; end <= held_.size(); ++end) {
     const std::string_view so_far = std::string_view(held_).substr(0, end);
     for (const std::string& stop : stop_) {
@@ -78,6 +79,7 @@ std::string TextStream::AppendBytes(std::string_view bytes) {
       stopped_ = true;
       stop_string_ = stop;
       held_.resize(end - stop.size());
+      shown_ += held_.size();
       return ToUtf8(std::exchange(held_, ""), nullptr);
     }
   }
@@ -90,10 +92,16 @@ std::string TextStream::AppendBytes(std::string_view bytes) {
   }
   size_t incomplete = 0;
   std::string text = ToUtf8(std::string_view(held_).substr(0, held_.size() - keep), &incomplete);
-  held_.erase(0, held_.size() - keep - incomplete);
+  const size_t shown = held_.size() - keep - incomplete;
+  held_.erase(0, shown);
+  shown_ += shown;
   return text;
 }
 
-std::string TextStream::Flush() { return stopped_ ? "" : ToUtf8(std::exchange(held_, ""), nullptr); }
+std::string TextStream::Flush() {
+  if (stopped_) return "";
+  shown_ = taken_;
+  return ToUtf8(std::exchange(held_, ""), nullptr);
+}
 
 }  // namespace reprise

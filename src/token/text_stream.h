@@ -6,6 +6,7 @@
 // Ownership: values; the tokenizer must outlive it. Threads: one per object. Errors: none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,12 +32,17 @@ class TextStream {
   bool stopped() const { return stopped_; }
   // The stop string that ended the reply, or empty.
   const std::string& stop_string() const { return stop_string_; }
+  // Bytes appended, and how many of them, from the first on, have been shown.
+  uint64_t taken() const { return taken_; }
+  uint64_t shown() const { return shown_; }
 
  private:
   const Tokenizer& tokenizer_;
   std::vector<std::string> stop_;
   std::string held_;  // bytes not shown yet
   std::string stop_string_;
+  uint64_t taken_ = 0;
+  uint64_t shown_ = 0;
   bool stopped_ = false;
 };
 

@@ -66,6 +66,20 @@ def test_a_stop_string_ends_the_reply_and_is_not_in_it(client):
   assert texts[0] == text[:text.index(stop)] and ends[0] == "stop"
 
 
+def test_log_probabilities_do_not_name_a_stop_string(client):
+  text = ask(client).choices[0].message.content
+  stop = text[8:20]
+  shown = text[:text.index(stop)]
+  reply = ask(client, stop=[stop], logprobs=True).choices[0]
+  named = "".join(token.token for token in reply.logprobs.content)
+  assert reply.message.content == shown and shown.startswith(named)
+  streamed_names = ""
+  for chunk in ask(client, stop=[stop], logprobs=True, stream=True):
+    for choice in chunk.choices:
+      streamed_names += "".join(token.token for token in choice.logprobs.content) if choice.logprobs else ""
+  assert streamed_names == named
+
+
 def test_the_same_seed_gives_the_same_text(client):
   first, second, other = (ask(client, temperature=1.2, seed=seed).choices[0].message.content for seed in (7, 7, 8))
   assert first == second
