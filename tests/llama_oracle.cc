@@ -58,6 +58,19 @@ std::vector<TokenId> LlamaOracle::Tokenize(const std::string& text, bool add_spe
   return out;
 }
 
+void LlamaOracle::UseAdapters(std::span<const std::pair<std::string, float>> adapters) {
+  std::vector<llama_adapter_lora*> loaded;
+  std::vector<float> scales;
+  for (const auto& [path, scale] : adapters) {
+    llama_adapter_lora*& adapter = adapters_[path];
+    if (adapter == nullptr) adapter = llama_adapter_lora_init(model_, path.c_str());
+    CHECK(adapter != nullptr);
+    loaded.push_back(adapter);
+    scales.push_back(scale);
+  }
+  CHECK_EQ(llama_set_adapters_lora(context_, loaded.data(), loaded.size(), scales.data()), 0);
+}
+
 std::vector<float> LlamaOracle::Logits(std::span<const TokenId> tokens, uint32_t first_wanted) {
   llama_memory_clear(llama_get_memory(context_), true);
   const uint32_t vocab = vocab_size();

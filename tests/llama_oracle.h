@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/geometry.h"
@@ -14,6 +16,7 @@
 
 struct llama_model;
 struct llama_context;
+struct llama_adapter_lora;
 
 namespace reprise {
 
@@ -33,6 +36,9 @@ class LlamaOracle {
   uint32_t vocab_size() const;
   std::vector<TokenId> Tokenize(const std::string& text, bool add_special) const;
 
+  // LoRA adapters of files, with their scales, from now on; each file is read once.
+  void UseAdapters(std::span<const std::pair<std::string, float>> adapters);
+
   // Logits of every token from `first_wanted` on, of a sequence that begins anew: [n - first_wanted, vocab].
   std::vector<float> Logits(std::span<const TokenId> tokens, uint32_t first_wanted);
 
@@ -40,6 +46,7 @@ class LlamaOracle {
   const Options options_;
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;
+  std::map<std::string, llama_adapter_lora*> adapters_;  // by path; the model owns them
 };
 
 }  // namespace reprise

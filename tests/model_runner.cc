@@ -17,8 +17,9 @@ T ValueOrDie(absl::StatusOr<T> result) {
 
 }  // namespace
 
-LoadedModel::LoadedModel(const std::string& path, ElementType kv_type)
-    : description_(ValueOrDie(ModelDescription::Read(path, {.key_type = kv_type, .value_type = kv_type}))) {
+LoadedModel::LoadedModel(const std::string& path, ElementType kv_type, const std::vector<AdapterOptions>& adapters)
+    : description_(ValueOrDie(
+          ModelDescription::Read(path, {.key_type = kv_type, .value_type = kv_type, .adapters = adapters}))) {
   WorkerPool pool(2);
   weights_ = ValueOrDie(ModelWeights::Load(*description_, pool, ledger_, {}));
 }
@@ -71,20 +72,20 @@ std::span<const float> ModelRunner::Step(std::span<const Part> parts) {
   for (const Part& part : parts) {
     Sequence& sequence = sequences_[part.sequence];
     HideWhatWindowsDoNotReach(sequence);
-    slices.push_back({part.tokens, sequence.length, sequence.views, part.logits_rows});
+    slices.push_back({part.tokens, sequence.length, sequence.views, part.logits_rows, part.adapters});
     sequence.length += static_cast<uint32_t>(part.tokens.size());
   }
   return ValueOrDie(forward_->Run({slices}));
 }
 
 std::vector<float> ModelRunner::Feed(uint32_t sequence, std::span<const TokenId> tokens, uint32_t slice,
-                                     uint32_t first_wanted) {
+                                     uint32_t first_wanted, std::span<const AdapterUse> adapters) {
   Restart(sequence);
   std::vector<float> out;
   for (uint32_t done = 0; done < tokens.size();) {
     const uint32_t rows = std::min<uint32_t>(slice, static_cast<uint32_t>(tokens.size()) - done);
     const uint32_t wanted = done + rows > first_wanted ? std::min(rows, done + rows - first_wanted) : 0;
-    const Part part{sequence, tokens.subspan(done, rows), wanted};
+    const Part part{sequence, tokens.subspan(done, rows), wanted, adapters};
     const std::span<const float> logits = Step({&part, 1});
     out.insert(out.end(), logits.begin(), logits.end());
     done += rows;

@@ -30,7 +30,7 @@ struct RunnerOptions {
 // A model file read once, for many runners.
 class LoadedModel {
  public:
-  LoadedModel(const std::string& path, ElementType kv_type);
+  LoadedModel(const std::string& path, ElementType kv_type, const std::vector<AdapterOptions>& adapters = {});
 
   const ModelDescription& description() const { return *description_; }
   const ModelWeights& weights() const { return *weights_; }
@@ -50,11 +50,13 @@ class ModelRunner {
     uint32_t sequence;  // < sequences_max
     std::span<const TokenId> tokens;
     uint32_t logits_rows;
+    std::span<const AdapterUse> adapters = {};
   };
   // One batch; sequences go on where they were. Logits: [rows, vocab], valid until the next Step.
   std::span<const float> Step(std::span<const Part> parts);
   // The whole of `tokens` for a new sequence in slices of `slice` tokens; logits from `first_wanted` on.
-  std::vector<float> Feed(uint32_t sequence, std::span<const TokenId> tokens, uint32_t slice, uint32_t first_wanted);
+  std::vector<float> Feed(uint32_t sequence, std::span<const TokenId> tokens, uint32_t slice, uint32_t first_wanted,
+                          std::span<const AdapterUse> adapters = {});
 
   void Restart(uint32_t sequence) { sequences_[sequence].length = 0; }
   uint32_t length(uint32_t sequence) const { return sequences_[sequence].length; }

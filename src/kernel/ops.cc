@@ -71,6 +71,12 @@ void AddRows(const Compute& compute, float* x, const float* y, uint64_t count) {
   });
 }
 
+void AddScaledRows(const Compute& compute, float* x, float scale, const float* y, uint64_t count) {
+  const OpsTable& table = TableOf(compute.isa);
+  Split(compute, count, kPlainPiece,
+        [&](uint64_t first, uint64_t length) { table.add_scaled(x + first, scale, y + first, length); });
+}
+
 void ScaleRows(const Compute& compute, float* x, float scale, uint64_t count) {
   Split(compute, count, kPlainPiece, [&](uint64_t first, uint64_t length) {
     for (uint64_t i = first; i < first + length; ++i) x[i] *= scale;

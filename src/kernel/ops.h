@@ -23,7 +23,9 @@ void RmsNorm(const Compute& compute, const float* x, float* out, uint32_t n, uin
 void RmsNormHeads(const Compute& compute, float* x, uint32_t n, uint32_t heads, uint32_t dim, uint32_t row_stride,
                   std::span<const float> weight, float epsilon);
 
-void AddRows(const Compute& compute, float* x, const float* y, uint64_t count);               // x += y
+void AddRows(const Compute& compute, float* x, const float* y, uint64_t count);  // x += y
+void AddScaledRows(const Compute& compute, float* x, float scale, const float* y,
+                   uint64_t count);                                                           // x += scale * y, fused
 void ScaleRows(const Compute& compute, float* x, float scale, uint64_t count);                // x *= scale
 void SiluMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);      // gate = silu(gate) * up
 void GeluTanhMultiply(const Compute& compute, float* gate, const float* up, uint64_t count);  // tanh form

@@ -15,6 +15,7 @@ struct OpsTable {
   void (*rms_norm)(const float* x, float* out, const float* weight, uint32_t dim, float epsilon);
   void (*silu_multiply)(float* gate, const float* up, uint64_t count);
   void (*gelu_tanh_multiply)(float* gate, const float* up, uint64_t count);
+  void (*add_scaled)(float* x, float scale, const float* y, uint64_t count);
   void (*soft_cap)(float* x, float cap, uint64_t count);
   void (*exp)(float* x, uint64_t count);  // the definitions, for tests
   void (*tanh)(float* x, uint64_t count);
@@ -83,6 +84,10 @@ struct OpsRows {
       return L::Mul(L::Div(x, L::Add(Exp(L::Mul(u, L::Set(-2.0f))), L::Set(1.0f))), y);
     });
   }
+  static void AddScaled(float* x, float scale, const float* y, uint64_t count) {
+    const L scales = L::Set(scale);
+    Each(x, y, count, [scales](L value, L more) { return L::Fma(scales, more, value); });
+  }
   static void SoftCap(float* x, float cap, uint64_t count) {
     const L caps = L::Set(cap);
     Each(x, x, count, [caps](L value, L) { return L::Mul(caps, Tanh(L::Div(value, caps))); });
@@ -94,7 +99,9 @@ struct OpsRows {
     Each(x, x, count, [](L value, L) { return Tanh(value); });
   }
 
-  static constexpr OpsTable Table() { return {RmsNorm, SiluMultiply, GeluTanhMultiply, SoftCap, ExpEach, TanhEach}; }
+  static constexpr OpsTable Table() {
+    return {RmsNorm, SiluMultiply, GeluTanhMultiply, AddScaled, SoftCap, ExpEach, TanhEach};
+  }
 };
 
 }  // namespace reprise

@@ -109,6 +109,8 @@ std::vector<Operation> Operations(uint32_t rows, uint32_t dim, const std::vector
        [=](const Compute& c, std::vector<float>& x) { RmsNormHeads(c, x.data(), rows, 1, dim, dim, weight, 1e-5f); }},
       {"add", [=](const Compute& c, std::vector<float>& x) { AddRows(c, x.data(), y.data(), x.size()); }},
       {"scale", [=](const Compute& c, std::vector<float>& x) { ScaleRows(c, x.data(), 1.7f, x.size()); }},
+      {"add scaled",
+       [=](const Compute& c, std::vector<float>& x) { AddScaledRows(c, x.data(), -0.3f, y.data(), x.size()); }},
       {"silu", [=](const Compute& c, std::vector<float>& x) { SiluMultiply(c, x.data(), y.data(), x.size()); }},
       {"gelu", [=](const Compute& c, std::vector<float>& x) { GeluTanhMultiply(c, x.data(), y.data(), x.size()); }},
       {"cap", [=](const Compute& c, std::vector<float>& x) { SoftCap(c, x.data(), 2.5f, x.size()); }},

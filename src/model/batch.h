@@ -10,6 +10,13 @@
 
 namespace reprise {
 
+// One LoRA adapter of the executor's (Executor::adapters) and how strongly it takes part.
+struct AdapterUse {
+  uint32_t adapter = 0;  // index
+  float scale = 1.0f;    // finite; 0 is the same as leaving it out
+  friend bool operator==(const AdapterUse&, const AdapterUse&) = default;
+};
+
 // Consecutive tokens of one sequence.
 struct BatchSlice {
   std::span<const TokenId> tokens;
@@ -20,6 +27,8 @@ struct BatchSlice {
   // Logits are wanted for the last `logits_rows` tokens: 0 in the middle of a prompt, 1 at its end,
   // tokens.size() for prompt log-probabilities.
   uint32_t logits_rows = 0;
+  // Added to every product in this order, each adapter at most once; empty: the model alone.
+  std::span<const AdapterUse> adapters = {};
 };
 
 struct Batch {

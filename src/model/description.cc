@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
+#include "model/adapter.h"
 #include "model/gguf.h"
 #include "model/hyperparameters.h"
 #include "model/identity.h"
@@ -71,6 +72,7 @@ absl::StatusOr<std::unique_ptr<ModelDescription>> ModelDescription::Read(const s
   model->file_bytes = file->size();
   RETURN_IF_ERROR(Describe(*file, options, *model));
   RETURN_IF_ERROR(file->CheckUnchanged(model->stamp));
+  ASSIGN_OR_RETURN(model->adapters, ReadAdapters(options.adapters, *model));
   return model;
 }
 

@@ -56,6 +56,7 @@ enum class Part : uint8_t {
   kDownBias,
   kFeedForwardPostNorm,
 };
+inline constexpr uint32_t kParts = static_cast<uint32_t>(Part::kFeedForwardPostNorm) + 1;
 
 // One tensor of the file, checked: within the file, of the right shape, of a type that can be used.
 struct TensorSource {
@@ -83,9 +84,31 @@ struct WeightTypeCount {
   uint64_t bytes = 0;
 };
 
+// A LoRA adapter to have beside the model.
+struct AdapterOptions {
+  std::string path;
+  float scale = 1.0f;  // where a request does not say
+  friend bool operator==(const AdapterOptions&, const AdapterOptions&) = default;
+};
+
+// What an adapter's GGUF file holds: y += scale * strength * B (A x) beside some of the model's matrices, with
+// strength = alpha / rank, or 1 where alpha is 0.
+struct AdapterDescription {
+  std::string path;
+  std::string name;  // the file's stem
+  FileStamp stamp;
+  float scale = 1.0f;
+  float alpha = 0;
+  uint32_t rank_max = 0;
+  // Pair i is A [rank, cols] at 2 i and B [rows, rank] at 2 i + 1; part and layer are those of the matrix they
+  // stand beside.
+  std::vector<TensorSource> tensors;
+};
+
 struct ModelOptions {
   ElementType key_type = ElementType::kF16;
   ElementType value_type = ElementType::kF16;
+  std::vector<AdapterOptions> adapters = {};
 };
 
 struct ModelDescription {
@@ -126,13 +149,14 @@ struct ModelDescription {
   ComputationIdentity identity;
   Digest metadata_digest;             // the metadata that counts for `identity.model`
   std::vector<TensorSource> tensors;  // in the file's order
+  std::vector<AdapterDescription> adapters;
 
   bool has_head() const;  // an output matrix of its own, not the embedding's
 };
 
 std::string_view Name(Family family);
 
-// Read from any bytes: everything but path, stamp and file_bytes. For tests and fuzzers.
+// Read from any bytes: everything but path, stamp, file_bytes and adapters. For tests and fuzzers.
 absl::Status Describe(const ByteSource& source, const ModelOptions& options, ModelDescription& model);
 
 }  // namespace reprise

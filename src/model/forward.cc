@@ -24,6 +24,24 @@ uint64_t AttendBytesMax(const ModelDescription& model, const ForwardOptions& o) 
   return most;
 }
 
+// Rows that adapters are applied to at once: their result of one matrix waits in scratch.
+constexpr uint32_t kAdapterRows = 64;
+constexpr uint32_t kSharedInput = 3;  // products of one input: Q, K and V
+
+uint32_t AdapterRankMax(const ModelDescription& model) {
+  uint32_t most = 0;
+  for (const AdapterDescription& adapter : model.adapters) most = std::max(most, adapter.rank_max);
+  return most;
+}
+
+uint64_t AdapterResultsMax(const ModelDescription& model) {
+  uint64_t most = 0;
+  for (const AdapterDescription& adapter : model.adapters)
+    for (const TensorSource& tensor : adapter.tensors)
+      most = std::max<uint64_t>(most, tensor.rows * (tensor.part == Part::kHead ? uint64_t{1} : kAdapterRows));
+  return most;
+}
+
 Product ProductOf(const PackedWeight& weight, std::span<const float> bias, std::span<float> out) {
   return {&weight, bias.empty() ? nullptr : bias.data(), out.data(), weight.rows};
 }
@@ -47,6 +65,9 @@ struct ForwardPass::Layout {
   std::span<AttentionSlice> all;     // [groups, slices]
   std::span<AttentionSlice> wanted;  // [slices], of the last layer's group: rows whose logits are wanted
   std::span<uint8_t> finite;         // [slices]
+  std::span<AdapterRun> runs;        // [slices]
+  std::span<float> adapter_inner;    // [kSharedInput, kAdapterRows, rank]
+  std::span<float> adapter_outer;    // [rows, rows of a matrix], as many rows as fit
   std::span<std::byte> multiply_scratch;
   std::span<std::byte> attend_scratch;
 
@@ -54,7 +75,8 @@ struct ForwardPass::Layout {
     const uint64_t rows = o.batch_rows_max;
     const uint64_t queries = uint64_t{model.query_heads} * model.head_dim;
     const uint64_t keys = uint64_t{model.kv_heads} * model.head_dim;
-    const uint32_t cols_max = std::max({model.width, static_cast<uint32_t>(queries), model.feed_forward});
+    const uint32_t rank_max = AdapterRankMax(model);
+    const uint32_t cols_max = std::max({model.width, static_cast<uint32_t>(queries), model.feed_forward, rank_max});
     x = carver.Array<float>(rows * model.width);
     normed = carver.Array<float>(rows * model.width);
     q = carver.Array<float>(rows * queries);
@@ -70,6 +92,9 @@ struct ForwardPass::Layout {
     all = carver.Array<AttentionSlice>(model.geometry.groups.size() * o.slices_max);
     wanted = carver.Array<AttentionSlice>(o.slices_max);
     finite = carver.Array<uint8_t>(o.slices_max);
+    runs = carver.Array<AdapterRun>(o.slices_max);
+    adapter_inner = carver.Array<float>(uint64_t{kSharedInput} * kAdapterRows * rank_max);
+    adapter_outer = carver.Array<float>(AdapterResultsMax(model));
     multiply_scratch = carver.Array<std::byte>(MultiplyScratchBytes(o.batch_rows_max, cols_max, o.threads));
     attend_scratch = carver.Array<std::byte>(AttendBytesMax(model, o));
   }
@@ -101,7 +126,7 @@ absl::StatusOr<std::span<const float>> ForwardPass::Run(const Batch& batch) {
   Plan(batch);
   Embed(batch);
   for (uint32_t layer = 0; layer < model_.layers; ++layer) {
-    Attention(layer);
+    Attention(batch, layer);
     FeedForward(layer);
   }
   JudgeResidual();
@@ -124,6 +149,7 @@ void ForwardPass::Plan(const Batch& batch) {
     CHECK_LE(rows, options_.batch_rows_max - rows_);
     CHECK_LE(uint64_t{slice.first_position} + rows, options_.context_max);
     CHECK_EQ(slice.tables.size(), groups);
+    for (const AdapterUse& use : slice.adapters) CHECK_LT(use.adapter, weights_.adapter_infos().size());
     for (uint32_t g = 0; g < groups; ++g)
       layout_->all[g * options_.slices_max + s] = {rows_, rows, slice.first_position, slice.tables[g]};
     const uint32_t dropped = rows - slice.logits_rows;
@@ -134,6 +160,7 @@ void ForwardPass::Plan(const Batch& batch) {
   }
   CHECK_LT(0u, rows_);
   CHECK_LE(rows_wanted_, options_.logits_rows_max);
+  PlanAdapters(batch, layout_->all.first(slices_));
   std::fill_n(layout_->finite.begin(), slices_, uint8_t{1});
 }
 
@@ -160,7 +187,7 @@ void ForwardPass::Embed(const Batch& batch) {
 }
 
 // x += W_o attention(rope(norm(W_q n)), rope(norm(W_k n)), W_v n) with n = norm(x).
-void ForwardPass::Attention(uint32_t layer) {
+void ForwardPass::Attention(const Batch& batch, uint32_t layer) {
   Layout& l = *layout_;
   const LayerWeights& w = weights_.layer(layer);
   const LayerPlan& plan = model_.layer_plans[layer];
@@ -173,6 +200,7 @@ void ForwardPass::Attention(uint32_t layer) {
   const std::array<Product, 3> qkv = {ProductOf(w.query, w.query_bias, l.q), ProductOf(w.key, w.key_bias, l.k),
                                       ProductOf(w.value, w.value_bias, l.v)};
   Multiply(compute_, l.normed.data(), model_.width, rows_, qkv, l.multiply_scratch);
+  AddAdapters(layer, {{Part::kQuery, Part::kKey, Part::kValue}}, l.normed.data(), model_.width, qkv);
 
   if (!w.query_norm.empty()) {
     RmsNormHeads(compute_, l.q.data(), rows_, model_.query_heads, model_.head_dim, queries, w.query_norm,
@@ -190,10 +218,11 @@ void ForwardPass::Attention(uint32_t layer) {
   // Behind the last layer's K and V only the wanted rows go on.
   Attend(compute_, ShapeOf(model_, layer), kv_[layer], last ? l.wanted.first(slices_) : slices, l.q.data(), queries,
          l.attended.data(), queries, l.attend_scratch);
-  if (last) KeepWantedRows();
+  if (last) KeepWantedRows(batch);
 
   const Product output = ProductOf(w.output, w.output_bias, l.delta);
   if (rows_ > 0) Multiply(compute_, l.attended.data(), queries, rows_, {&output, 1}, l.multiply_scratch);
+  AddAdapters(layer, {{Part::kOutput}}, l.attended.data(), queries, {&output, 1});
   AddResidual(w.attention_post_norm, l.delta.data());
 }
 
@@ -208,6 +237,7 @@ void ForwardPass::FeedForward(uint32_t layer) {
           model_.norm_epsilon);
   const std::array<Product, 2> gate_up = {ProductOf(w.gate, w.gate_bias, l.gate), ProductOf(w.up, w.up_bias, l.up)};
   Multiply(compute_, l.normed.data(), model_.width, rows_, gate_up, l.multiply_scratch);
+  AddAdapters(layer, {{Part::kGate, Part::kUp}}, l.normed.data(), model_.width, gate_up);
   if (model_.gelu) {
     GeluTanhMultiply(compute_, l.gate.data(), l.up.data(), hidden);
   } else {
@@ -215,6 +245,7 @@ void ForwardPass::FeedForward(uint32_t layer) {
   }
   const Product down = ProductOf(w.down, w.down_bias, l.delta);
   Multiply(compute_, l.gate.data(), model_.feed_forward, rows_, {&down, 1}, l.multiply_scratch);
+  AddAdapters(layer, {{Part::kDown}}, l.gate.data(), model_.feed_forward, {&down, 1});
   AddResidual(w.feed_forward_post_norm, l.delta.data());
 }
 
@@ -225,7 +256,7 @@ void ForwardPass::AddResidual(std::span<const float> post_norm, float* y) {
 }
 
 // Moves the wanted rows of x and of the attention's result to the front: never backwards.
-void ForwardPass::KeepWantedRows() {
+void ForwardPass::KeepWantedRows(const Batch& batch) {
   Layout& l = *layout_;
   const uint64_t queries = uint64_t{model_.query_heads} * model_.head_dim;
   uint64_t to = 0;
@@ -237,6 +268,7 @@ void ForwardPass::KeepWantedRows() {
     to += slice.rows;
   }
   rows_ = rows_wanted_;
+  PlanAdapters(batch, l.wanted.first(slices_));
 }
 
 // logits = W_head norm(x), for the wanted rows.
@@ -247,8 +279,71 @@ void ForwardPass::Head() {
           model_.norm_epsilon);
   const Product head = ProductOf(weights_.head(), weights_.head_bias(), l.logits);
   Multiply(compute_, l.normed.data(), model_.width, rows_, {&head, 1}, l.multiply_scratch);
+  AddAdapters(0, {{Part::kHead}}, l.normed.data(), model_.width, {&head, 1});
   if (model_.logit_soft_cap != 0.0f)
     SoftCap(compute_, l.logits.data(), model_.logit_soft_cap, uint64_t{rows_} * model_.vocab_size);
+}
+
+// `slices`: where each slice's rows are now. Equal neighbours become one run.
+void ForwardPass::PlanAdapters(const Batch& batch, std::span<const AttentionSlice> slices) {
+  runs_ = 0;
+  if (weights_.adapter_infos().empty()) return;
+  uint32_t row = 0;
+  for (uint32_t s = 0; s < slices_; ++s) {
+    const std::span<const AdapterUse> uses = batch.slices[s].adapters;
+    AdapterRun* last = runs_ > 0 ? &layout_->runs[runs_ - 1] : nullptr;
+    if (last != nullptr && std::equal(uses.begin(), uses.end(), last->uses.begin(), last->uses.end())) {
+      last->rows += slices[s].rows;
+    } else {
+      layout_->runs[runs_++] = {row, slices[s].rows, uses};
+    }
+    row += slices[s].rows;
+  }
+}
+
+void ForwardPass::AddAdapters(uint32_t layer, std::span<const Part> parts, const float* x, uint32_t x_stride,
+                              std::span<const Product> products) {
+  for (const AdapterRun& run : layout_->runs.first(runs_))
+    for (const AdapterUse& use : run.uses)
+      if (run.rows > 0 && use.scale != 0)
+        AddAdapter(weights_.adapter(use.adapter), use.scale, layer, parts, x, x_stride, products, run);
+}
+
+// y = fma(scale * strength, B (A x), y), some rows at a time.
+void ForwardPass::AddAdapter(const AdapterWeights& adapter, float scale, uint32_t layer, std::span<const Part> parts,
+                             const float* x, uint32_t x_stride, std::span<const Product> products,
+                             const AdapterRun& run) {
+  std::array<const AdapterPair*, kSharedInput> pairs;
+  std::array<Product, kSharedInput> inner;
+  uint32_t found = 0;
+  std::array<const Product*, kSharedInput> beside;
+  uint32_t rows_max = kAdapterRows;
+  std::span<float> free = layout_->adapter_inner;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const AdapterPair* pair = adapter.Find(parts[i], layer);
+    if (pair == nullptr) continue;
+    rows_max = std::min(rows_max, static_cast<uint32_t>(layout_->adapter_outer.size() / pair->b.rows));
+    pairs[found] = pair;
+    beside[found] = &products[i];
+    inner[found] = {&pair->a, nullptr, free.data(), pair->a.rows};
+    free = free.subspan(uint64_t{kAdapterRows} * pair->a.rows);
+    ++found;
+  }
+  if (found == 0) return;
+  for (uint32_t done = 0; done < run.rows; done += rows_max) {
+    const uint32_t first = run.first_row + done;
+    const uint32_t rows = std::min(rows_max, run.rows - done);
+    Multiply(compute_, x + uint64_t{first} * x_stride, x_stride, rows, std::span(inner).first(found),
+             layout_->multiply_scratch);
+    for (uint32_t i = 0; i < found; ++i) {
+      const PackedWeight& b = pairs[i]->b;
+      const Product outer{&b, nullptr, layout_->adapter_outer.data(), b.rows};
+      Multiply(compute_, inner[i].out, b.cols, rows, {&outer, 1}, layout_->multiply_scratch);
+      CHECK_EQ(beside[i]->out_stride, b.rows);
+      AddScaledRows(compute_, beside[i]->out + uint64_t{first} * b.rows, scale * pairs[i]->strength, outer.out,
+                    uint64_t{rows} * b.rows);
+    }
+  }
 }
 
 // Before they are clamped to their storage type. A row of x that is not finite makes K and V of the

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/attention.h"
 #include "base/kv_view.h"
 #include "base/ledger.h"
 #include "kernel/isa.h"
@@ -44,19 +45,32 @@ class ForwardPass final : public Executor {
   uint32_t batch_rows_max() const override { return options_.batch_rows_max; }
   uint32_t logits_rows_max() const override { return options_.logits_rows_max; }
   uint32_t slices_max() const override { return options_.slices_max; }
+  std::span<const AdapterInfo> adapters() const override { return weights_.adapter_infos(); }
 
   absl::StatusOr<std::span<const float>> Run(const Batch& batch) override;
   std::span<const uint8_t> finite() const override;
 
  private:
   struct Layout;
+  // Consecutive rows of the residual stream that use the same adapters.
+  struct AdapterRun {
+    uint32_t first_row = 0;
+    uint32_t rows = 0;
+    std::span<const AdapterUse> uses;
+  };
 
   void Plan(const Batch& batch);
   void Embed(const Batch& batch);
-  void Attention(uint32_t layer);
-  void KeepWantedRows();
+  void Attention(const Batch& batch, uint32_t layer);
+  void KeepWantedRows(const Batch& batch);
   void FeedForward(uint32_t layer);
   void Head();
+  void PlanAdapters(const Batch& batch, std::span<const AttentionSlice> slices);
+  // What adapters add to products of x that were computed; parts[i] is the matrix of products[i].
+  void AddAdapters(uint32_t layer, std::span<const Part> parts, const float* x, uint32_t x_stride,
+                   std::span<const Product> products);
+  void AddAdapter(const AdapterWeights& adapter, float scale, uint32_t layer, std::span<const Part> parts,
+                  const float* x, uint32_t x_stride, std::span<const Product> products, const AdapterRun& run);
   // x += y, after the norm that gemma3 puts in between.
   void AddResidual(std::span<const float> post_norm, float* y);
   void JudgeKv();
@@ -74,6 +88,7 @@ class ForwardPass final : public Executor {
   uint32_t slices_ = 0;
   uint32_t rows_ = 0;         // of the residual stream: all tokens, in the end the wanted ones
   uint32_t rows_wanted_ = 0;  // whose logits are wanted
+  uint32_t runs_ = 0;         // of layout_->runs
 };
 
 }  // namespace reprise

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
 #include "base/check.h"
 
 namespace reprise {
@@ -32,6 +33,14 @@ void UpdateFramed(Sha256& sha, std::string_view text) {
 }
 
 void UpdateDigest(Sha256& sha, const Digest& digest) { sha.Update(std::as_bytes(std::span(digest.bytes))); }
+
+void UpdateTensor(Sha256& sha, const TensorSource& tensor, const Digest& digest) {
+  UpdateFramed(sha, tensor.name);
+  UpdateNumber(sha, static_cast<uint64_t>(tensor.type));
+  UpdateNumber(sha, tensor.rows);
+  UpdateNumber(sha, tensor.cols);
+  UpdateDigest(sha, digest);
+}
 
 // Keys in byte order with the digests of their values.
 template <class Counts>
@@ -132,15 +141,34 @@ Digest ModelDigest(const ModelDescription& model, std::span<const Digest> tensor
   Sha256 sha;
   sha.Update("reprise/model/1");
   UpdateDigest(sha, model.metadata_digest);
-  for (const auto& [name, i] : sorted) {
-    const TensorSource& tensor = model.tensors[i];
-    UpdateFramed(sha, name);
-    UpdateNumber(sha, static_cast<uint64_t>(tensor.type));
-    UpdateNumber(sha, tensor.rows);
-    UpdateNumber(sha, tensor.cols);
-    UpdateDigest(sha, tensor_digests[i]);
-  }
+  for (const auto& [name, i] : sorted) UpdateTensor(sha, model.tensors[i], tensor_digests[i]);
   return sha.Finish();
+}
+
+Digest AdapterDigest(const AdapterDescription& adapter, std::span<const Digest> tensor_digests) {
+  CHECK_EQ(tensor_digests.size(), adapter.tensors.size());
+  std::map<std::string_view, size_t> sorted;
+  for (size_t i = 0; i < adapter.tensors.size(); ++i) sorted.emplace(adapter.tensors[i].name, i);
+  Sha256 sha;
+  sha.Update("reprise/adapter/1");
+  sha.Update(std::as_bytes(std::span(&adapter.alpha, 1)));
+  for (const auto& [name, i] : sorted) UpdateTensor(sha, adapter.tensors[i], tensor_digests[i]);
+  return sha.Finish();
+}
+
+std::string AdaptersIdentity(std::span<const AdapterInfo> adapters, std::span<const AdapterUse> uses) {
+  const auto takes_part = [](const AdapterUse& use) { return use.scale != 0; };
+  const auto count = static_cast<uint32_t>(std::count_if(uses.begin(), uses.end(), takes_part));
+  if (count == 0) return {};
+  ByteWriter out;
+  out.Put(count);
+  for (const AdapterUse& use : uses) {
+    if (!takes_part(use)) continue;
+    CHECK_LT(use.adapter, adapters.size());
+    out.PutBytes(std::as_bytes(std::span(adapters[use.adapter].content.bytes)));
+    out.Put(use.scale);
+  }
+  return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
 }
 
 }  // namespace reprise

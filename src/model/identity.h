@@ -1,4 +1,4 @@
-// The parts of a computation's identity that a model file decides (tags 1, 2, 4, 5 and 7 of a
+// The parts of a computation's identity that a model file decides (tags 1 to 5 and 7 of a
 // namespace). Canonical: equal computations give equal bytes, whatever the order of the file.
 //
 // Ownership: values. Threads: pure functions. Errors: none.
@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "model/description.h"
+#include "model/executor.h"
 #include "model/gguf.h"
 
 namespace reprise {
@@ -31,6 +32,12 @@ std::string PositionText(const ModelDescription& model);
 std::string AttentionText(const ModelDescription& model);
 // "1", and the types that run through ggml, with its version.
 std::string NumericsText(const ModelDescription& model);
+
+// Of an adapter's tensors and alpha. `tensor_digests`: [adapter.tensors.size()].
+Digest AdapterDigest(const AdapterDescription& adapter, std::span<const Digest> tensor_digests);
+// Tag 3 of a sequence: which adapters take part, in which order and how strongly. One with scale 0 does not;
+// empty without any. REQUIRES: every use is of an adapter in `adapters`.
+std::string AdaptersIdentity(std::span<const AdapterInfo> adapters, std::span<const AdapterUse> uses);
 
 // A tensor is hashed in chunks of whole rows, so that many threads can do it: about 1 MiB, a multiple
 // of 16 rows. Its digest is the digest of its chunks' digests, in order.

@@ -1,5 +1,6 @@
-// The weights of a model in memory: matrices packed for kernel/matmul, vectors as floats. Read once,
-// in parallel; while they are read they are hashed, so the model's identity costs no second pass.
+// The weights of a model and of its adapters in memory: matrices packed for kernel/matmul, vectors as
+// floats. Read once, in parallel; while they are read they are hashed, so the model's identity costs no
+// second pass.
 //
 // Ownership: owns the bytes, taken from the ledger, which must outlive it.
 // Threads:   immutable after Load.
@@ -8,7 +9,6 @@
 // Design:    docs/format/identity_model.md
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,7 +18,9 @@
 #include "base/ledger.h"
 #include "env/worker_pool.h"
 #include "kernel/matmul.h"
+#include "model/adapter.h"
 #include "model/description.h"
+#include "model/weight_loader.h"
 
 namespace reprise {
 
@@ -36,8 +38,7 @@ class ModelWeights {
   static std::vector<Footprint> Footprints(const ModelDescription& model);
   static uint64_t StagingBytes(const ModelDescription& model, uint32_t threads);
 
-  // Called on the loading thread, with the fraction read so far, at most some hundred times.
-  using Progress = std::function<void(double fraction)>;
+  using Progress = LoadProgress;
 
   // REQUIRES: the ledger holds the footprints and the staging.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const ModelDescription& model, WorkerPool& pool,
@@ -52,9 +53,12 @@ class ModelWeights {
   std::span<const float> final_norm() const { return final_norm_; }
   const LayerWeights& layer(uint32_t index) const { return layers_[index]; }
 
+  // As in ModelDescription::adapters.
+  const AdapterWeights& adapter(uint32_t index) const { return *adapters_[index]; }
+  std::span<const AdapterInfo> adapter_infos() const { return adapter_infos_; }
+
  private:
   struct Layout;
-  friend class WeightLoader;
   ModelWeights() = default;
   void Assign(const ModelDescription& model, const Layout& layout);
 
@@ -65,6 +69,8 @@ class ModelWeights {
   std::span<const float> head_bias_;
   std::span<const float> final_norm_;
   std::vector<LayerWeights> layers_;
+  std::vector<std::unique_ptr<AdapterWeights>> adapters_;
+  std::vector<AdapterInfo> adapter_infos_;
 };
 
 }  // namespace reprise
