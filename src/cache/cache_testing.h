@@ -145,12 +145,12 @@ class TestCache {
   KvCache* operator->() { return cache_.get(); }
   const KvCacheOptions& options() const { return options_; }
   const Ledger& ledger() const { return ledger_; }
-  NamespaceId name_space() const { return name_space_; }
+  NamespaceDigests name_space() const { return name_space_; }
 
   // A running sequence with the tokens it was fed.
   struct Running {
     CacheSequence sequence;
-    NamespaceId name_space;
+    NamespaceDigests name_space;
     std::vector<TokenId> tokens;  // the prompt, then what was generated
     std::unique_ptr<Stamps> stamps;
   };
@@ -160,7 +160,7 @@ class TestCache {
     bool write = true;
   };
 
-  KvCache::Outcome TryAdmit(const std::vector<TokenId>& prompt, const How& how, const NamespaceId& name_space,
+  KvCache::Outcome TryAdmit(const std::vector<TokenId>& prompt, const How& how, const NamespaceDigests& name_space,
                             Running& running) {
     const KvCache::AdmitRequest request{.name_space = name_space,
                                         .prompt = prompt,
@@ -170,7 +170,7 @@ class TestCache {
     const KvCache::Outcome outcome = cache_->Admit(request, running.sequence);
     running.name_space = name_space;
     running.tokens = prompt;
-    running.stamps = std::make_unique<Stamps>(options_.geometry, name_space);
+    running.stamps = std::make_unique<Stamps>(options_.geometry, name_space.id);
     if (outcome == KvCache::Outcome::kAdmitted) CheckRows(running);
     return outcome;
   }
@@ -214,7 +214,7 @@ class TestCache {
     cache_->CheckIntegrity();
     return match;
   }
-  PrefixMatch Lookup(const std::vector<TokenId>& prompt) const { return cache_->Lookup(name_space_, prompt); }
+  PrefixMatch Lookup(const std::vector<TokenId>& prompt) const { return cache_->Lookup(name_space_.id, prompt); }
 
   // Every committed row that the next query sees has its stamp.
   void CheckRows(Running& running) {
@@ -240,7 +240,7 @@ class TestCache {
   const KvCacheOptions options_;
   Ledger ledger_;
   std::unique_ptr<KvCache> cache_;
-  NamespaceId name_space_;
+  NamespaceDigests name_space_;
 };
 
 }  // namespace reprise

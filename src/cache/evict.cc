@@ -100,8 +100,13 @@ void KvCache::Impl::DropNode(NodeId node, bool evicted) {
   }
   for (Group& group : groups) FreeNodeSlot(group, node);
   const NodeId parent = tree.parent(node);
-  tree.Remove(node);
+  RemoveNode(node);
   Reap(parent);
+}
+
+void KvCache::Impl::RemoveNode(NodeId node) {
+  if (tree.IsRoot(node)) ForgetNamespace(tree.root_index(node));
+  tree.Remove(node);
 }
 
 // Removes nodes from this one up that hold nothing and lead nowhere: empty roots, and blocks of models that
@@ -110,7 +115,7 @@ void KvCache::Impl::Reap(NodeId node) {
   while (node != kNoNode && tree.IsFreeLeaf(node) && HasNoSlots(node)) {
     const NodeId parent = tree.parent(node);
     if (parent != kNoNode) RememberEvicted(node);
-    tree.Remove(node);
+    RemoveNode(node);
     node = parent;
   }
 }

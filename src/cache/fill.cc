@@ -194,7 +194,7 @@ void KvCache::Impl::Release(uint32_t index) {
     group.reserved -= mine_here.need;
   }
   tree.Unref(mine.tip);
-  Reap(mine.tip);
+  LeaveNamespace(mine);
   mine = Sequence{};
   memory.free[free_sequences++] = index;
 }

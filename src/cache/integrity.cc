@@ -12,6 +12,7 @@ void KvCache::Impl::CheckIntegrity() const {
   for (const Group& group : groups) CheckGroup(group);
   CheckNodes();
   CheckSequences();
+  CheckNamespaces();
 }
 
 // Slots: each is free, pinned by sequences as often as it says, or reusable; and reservations can be met.
@@ -110,6 +111,30 @@ void KvCache::Impl::CheckSequences() const {
     }
   }
   CHECK_EQ(admitted + free_sequences, options.sequences_max);
+}
+
+// Every root is in the list once, with the sequences that run in it.
+void KvCache::Impl::CheckNamespaces() const {
+  std::vector<uint32_t> running(memory.namespaces.size());
+  for (const Sequence& sequence : memory.sequences)
+    if (sequence.admitted) ++running[sequence.root];
+  uint32_t listed = 0, last = kNoNamespace;
+  for (uint32_t index = oldest_namespace; index != kNoNamespace; index = memory.namespaces[index].newer) {
+    const Namespace& each = memory.namespaces[index];
+    ++listed;
+    CHECK_EQ(each.older, last);
+    CHECK(tree.IsRoot(each.root));
+    CHECK_EQ(tree.root_index(each.root), index);
+    CHECK(tree.digest(each.root) == each.digests.id.digest);
+    CHECK_EQ(each.sequences, running[index]);
+    CHECK(!each.purged || each.sequences > 0);
+    CHECK_EQ(tree.FindRoot(each.digests.id) == each.root, !each.purged);
+    running[index] = 0;
+    last = index;
+  }
+  CHECK_EQ(newest_namespace, last);
+  CHECK_EQ(listed, tree.roots());
+  for (uint32_t left : running) CHECK_EQ(left, 0u);
 }
 
 }  // namespace reprise

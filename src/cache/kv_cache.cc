@@ -10,26 +10,6 @@
 
 namespace reprise {
 
-std::string_view Name(MissReason reason) {
-  switch (reason) {
-    case MissReason::kNone:
-      return "none";
-    case MissReason::kNeverSeen:
-      return "never_seen";
-    case MissReason::kTokensDiffer:
-      return "tokens_differ";
-    case MissReason::kEvicted:
-      return "evicted";
-    case MissReason::kWindowNotResident:
-      return "window_not_resident";
-    case MissReason::kLastTokenRule:
-      return "last_token_rule";
-    case MissReason::kReadDisabled:
-      return "read_disabled";
-  }
-  CHECK(false);
-}
-
 KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     : options(given),
       blocks_max(TableOptions(given).blocks_max),
@@ -110,11 +90,23 @@ PrefixMatch KvCache::Lookup(NamespaceId name_space, std::span<const TokenId> pro
   return {.tokens = match.tokens, .reason = match.reason};
 }
 
-NamespaceId KvCache::Namespace(const Scope& scope) const {
-  return DeriveNamespace(impl_->options.identity, impl_->options.geometry, scope).id;
+PrefixReport KvCache::Explain(const NamespaceDigests& name_space, std::span<const TokenId> prompt,
+                              ReportView view) const {
+  return impl_->Explain(name_space, prompt, view);
 }
 
+NamespaceDigests KvCache::Namespace(const Scope& scope, std::optional<std::string_view> adapters) const {
+  const KvCacheOptions& options = impl_->options;
+  if (!adapters) return DeriveNamespace(options.identity, options.geometry, scope);
+  ComputationIdentity identity = options.identity;
+  identity.adapters = *adapters;
+  return DeriveNamespace(identity, options.geometry, scope);
+}
+
+KvCache::Purged KvCache::Purge(std::string_view tenant) { return impl_->Purge(tenant); }
+
 std::span<const KvGroupView> KvCache::group_views() const { return impl_->views; }
+const ComputationIdentity& KvCache::identity() const { return impl_->options.identity; }
 const Geometry& KvCache::geometry() const { return impl_->options.geometry; }
 
 KvCache::Stats KvCache::stats() const {

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,9 @@
 #include "base/ids.h"
 #include "base/kv_view.h"
 #include "base/ledger.h"
+#include "cache/prefix_report.h"
 #include "prefix/block_key.h"
+#include "prefix/namespace.h"
 
 namespace reprise {
 
@@ -44,22 +47,6 @@ struct KvCacheOptions {
   uint32_t in_flight_max = 0;            // rows that one Prepare may ask for
   uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
   BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
-};
-
-enum class MissReason : uint8_t {  // SCHEMA 4; those that memory alone can give
-  kNone,
-  kNeverSeen,
-  kTokensDiffer,
-  kEvicted,
-  kWindowNotResident,
-  kLastTokenRule,
-  kReadDisabled,
-};
-std::string_view Name(MissReason reason);  // "tokens_differ"
-
-struct PrefixMatch {
-  uint32_t tokens = 0;                    // usable without computing
-  MissReason reason = MissReason::kNone;  // why not one more
 };
 
 class KvCache;
@@ -129,7 +116,7 @@ class KvCache {
     kNever,  // would not fit an empty cache
   };
   struct AdmitRequest {
-    NamespaceId name_space;
+    const NamespaceDigests& name_space;
     std::span<const TokenId> prompt;  // copied
     uint32_t tokens_max = 0;          // prompt + output, the worst case; >= prompt.size()
     bool read = true;                 // use what is cached
@@ -142,12 +129,26 @@ class KvCache {
   // The usable prefix now, without pinning or touching anything.
   PrefixMatch Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const;
 
-  // The namespace of this cache's computation for a scope. Hashes; keep the result.
-  NamespaceId Namespace(const Scope& scope) const;
+  // The same, with what an asker may know of why it goes no further. O(namespaces) more than Lookup.
+  PrefixReport Explain(const NamespaceDigests& name_space, std::span<const TokenId> prompt,
+                       ReportView view = ReportView::kOwner) const;
+
+  // The namespace of this cache's computation for a scope, with the identity's adapters or, if given, these
+  // (docs/format/identity.md). Hashes; keep the result.
+  NamespaceDigests Namespace(const Scope& scope, std::optional<std::string_view> adapters = std::nullopt) const;
+
+  // Forgets everything of the scope's tenant, whatever its epoch, salt or adapters. What running sequences use
+  // cannot be found any more and goes with the last of them.
+  struct Purged {
+    uint64_t blocks = 0;  // gone now, tails included
+    uint64_t pinned = 0;  // go with the sequences that use them
+  };
+  Purged Purge(std::string_view tenant);
 
   // [groups], for the executor.
   std::span<const KvGroupView> group_views() const;
   const Geometry& geometry() const;
+  const ComputationIdentity& identity() const;
 
   struct GroupStats {
     uint32_t slots_total = 0;

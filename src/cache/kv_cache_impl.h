@@ -21,6 +21,7 @@
 #include "cache/kv_cache.h"
 #include "cache/reuse_list.h"
 #include "prefix/block_key.h"
+#include "prefix/namespace.h"
 #include "prefix/prefix_tree.h"
 
 namespace reprise {
@@ -29,12 +30,17 @@ namespace reprise {
 // conversations that part within one block may hold 16 slots, and the oldest gives way.
 inline constexpr uint32_t kTailsPerParentMax = 16;
 
+// Namespaces that have blocks and no running sequence: of more, the one used least of late gives way with all its
+// blocks.
+inline constexpr uint32_t kIdleNamespacesMax = 1 << 16;
+
 // How much of everything a cache of these options has, for plan and constructor alike.
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
 BlockTablesOptions TableOptions(const KvCacheOptions& options);
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 
 struct KvCache::Impl {
+  static constexpr uint32_t kNoNamespace = UINT32_MAX;
   struct Sequence {
     NodeId tip;             // last sealed block of the path, or the root
     uint32_t sealed = 0;    // blocks of the path in the tree, all before the first own one
@@ -46,6 +52,7 @@ struct KvCache::Impl {
     uint32_t tokens_max = 0;
     uint32_t pending_edge = 0;  // a checkpoint edge in the block that is not sealed yet; 0: none
     uint32_t fork_edge = 0;     // matched up to here but for a window: mark it when it is computed again; 0: none
+    uint32_t root = 0;          // index of its namespace
     PrefixMatch match;
     bool admitted = false;
     bool read = false;
@@ -65,15 +72,23 @@ struct KvCache::Impl {
     std::span<NodeId> owner;  // [slots] of a sealed slot
     uint64_t reserved = 0;    // full: slots that sequences may still reserve; window: sum of their worst cases
   };
+  struct Namespace {
+    NamespaceDigests digests;
+    NodeId root;
+    uint32_t sequences;     // admitted in it
+    uint32_t older, newer;  // in the order of their last use
+    bool purged;
+  };
   struct Layout {
-    std::span<Sequence> sequences;  // [sequences_max]
-    std::span<uint32_t> free;       // [sequences_max] stack of unused ones
-    std::span<Claim> claims;        // [sequences_max][groups]
-    std::span<TokenId> tokens;      // [sequences_max][context_max]
-    std::span<NodeId> paths;        // [sequences_max][blocks_max]
-    std::span<SlotId> node_slots;   // [nodes_max][groups]
-    std::span<NodeId> owners;       // slots of all groups
-    std::span<uint64_t> evicted;    // fingerprints of prefixes that were evicted; a power of two
+    std::span<Namespace> namespaces;  // [roots_max], by index of their root
+    std::span<Sequence> sequences;    // [sequences_max]
+    std::span<uint32_t> free;         // [sequences_max] stack of unused ones
+    std::span<Claim> claims;          // [sequences_max][groups]
+    std::span<TokenId> tokens;        // [sequences_max][context_max]
+    std::span<NodeId> paths;          // [sequences_max][blocks_max]
+    std::span<SlotId> node_slots;     // [nodes_max][groups]
+    std::span<NodeId> owners;         // slots of all groups
+    std::span<uint64_t> evicted;      // fingerprints of prefixes that were evicted; a power of two
     Layout(const KvCacheOptions& options, Carver& carver);
   };
   struct Match {
@@ -96,6 +111,22 @@ struct KvCache::Impl {
   bool Fits(const Match& match, uint64_t tokens_max) const;
   void Attach(uint32_t index, const Match& match);
   void CopySource(uint32_t index, const Match& match);
+
+  // namespaces.cc
+  NodeId UseNamespace(const NamespaceDigests& digests);  // one sequence more; makes the root
+  void LeaveNamespace(const Sequence& sequence);         // one less, which let go of all it had
+  void ForgetNamespace(uint32_t root);                   // its root is going
+  void Link(uint32_t root);
+  void Unlink(uint32_t root);
+  Purged Purge(std::string_view tenant);
+  uint64_t DropUnpinned(NodeId root);
+  bool IsPinned(NodeId node) const;
+
+  // explain.cc
+  PrefixReport Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view) const;
+  void DescribeFork(NodeId root, std::span<const TokenId> prompt, PrefixReport& report) const;
+  MissReason OtherNamespace(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view,
+                            uint32_t reach) const;
 
   // fill.cc
   void Prepare(uint32_t index, uint32_t rows);
@@ -122,6 +153,7 @@ struct KvCache::Impl {
   void FreeNodeSlot(Group& group, NodeId node);               // no-op without one
   void GiveNodeSlot(Group& group, NodeId node, SlotId slot);  // seals it
   void DropNode(NodeId node, bool evicted);
+  void RemoveNode(NodeId node);  // from the tree, and its namespace with a root
   void Reap(NodeId node);
   void Clear();
   uint64_t Fingerprint(const Digest& parent, TokenId first) const;
@@ -132,6 +164,7 @@ struct KvCache::Impl {
   void CheckGroup(const Group& group) const;
   void CheckNodes() const;
   void CheckSequences() const;
+  void CheckNamespaces() const;
 
   uint32_t block_tokens() const { return options.geometry.block_tokens; }
   BlockKey Key(const Digest& previous, std::span<const TokenId> tokens) const;
@@ -164,6 +197,7 @@ struct KvCache::Impl {
   std::vector<KvGroupView> views;
   mutable BlockHasher hasher;
   uint32_t free_sequences = 0;
+  uint32_t oldest_namespace = kNoNamespace, newest_namespace = kNoNamespace;
   Stats totals;  // the counters; the rest is computed when asked for
 };
 

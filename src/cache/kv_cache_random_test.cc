@@ -151,15 +151,15 @@ class Program {
 
   void Start() {
     const std::vector<TokenId> prompt = Prompt();
-    const NamespaceId& name_space = name_spaces_[Below(3) == 0 ? Below(3) : 0];
+    const NamespaceDigests& name_space = name_spaces_[Below(3) == 0 ? Below(3) : 0];
     Live live{.write = Below(8) != 0};
     const bool read = Below(8) != 0;
     const uint32_t room = cache_.options().context_max - static_cast<uint32_t>(prompt.size());
     const uint32_t output = std::min(room, Below(12));
     live.tokens_max = static_cast<uint32_t>(prompt.size()) + output;
-    const PrefixMatch lookup = cache_->Lookup(name_space, prompt);
-    CheckMatch(name_space, prompt, lookup.tokens);
-    const KvCache::Outcome expected = ExpectedOutcome(name_space, prompt, read ? lookup.tokens : 0, live.tokens_max);
+    const PrefixMatch lookup = cache_->Lookup(name_space.id, prompt);
+    CheckMatch(name_space.id, prompt, lookup.tokens);
+    const KvCache::Outcome expected = ExpectedOutcome(name_space.id, prompt, read ? lookup.tokens : 0, live.tokens_max);
     const TestCache::How how{.output = output, .read = read, .write = live.write};
     ASSERT_EQ(cache_.TryAdmit(prompt, how, name_space, live.running), expected);
     if (expected != KvCache::Outcome::kAdmitted) return;
@@ -216,7 +216,7 @@ class Program {
   bool PinnedByOther(const NamespaceId& name_space, const std::vector<TokenId>& prompt, uint64_t tokens) {
     for (const Live& live : live_) {
       const uint32_t sealed = live.write ? live.running.sequence.length() : live.running.sequence.match().tokens;
-      if (live.running.name_space == name_space && sealed >= tokens &&
+      if (live.running.name_space.id == name_space && sealed >= tokens &&
           std::equal(prompt.begin(), prompt.begin() + tokens, live.running.tokens.begin()))
         return true;
     }
@@ -228,7 +228,7 @@ class Program {
     if (live == nullptr || live->started) return;
     const uint32_t before = live->running.sequence.length();
     const bool read = live->running.sequence.match().reason != MissReason::kReadDisabled;
-    const uint32_t lookup = cache_->Lookup(live->running.name_space, live->running.tokens).tokens;
+    const uint32_t lookup = cache_->Lookup(live->running.name_space.id, live->running.tokens).tokens;
     const uint32_t gained = live->running.sequence.Rematch();
     ASSERT_EQ(live->running.sequence.length(), before + gained);
     ASSERT_EQ(before + gained, read ? std::max(before, lookup) : 0);
@@ -252,7 +252,7 @@ class Program {
     running.sequence.Commit(std::span(running.tokens).subspan(start, committed));
     cache_.CheckRows(running);
     if (live->write)
-      model_.Sealed(running.name_space,
+      model_.Sealed(running.name_space.id,
                     std::span(running.tokens).first(running.sequence.length() / block_tokens_ * block_tokens_));
   }
 
@@ -263,7 +263,8 @@ class Program {
     Know(live->running.tokens);
     if (Below(3) == 0) return Drop(live);
     if (live->write)
-      model_.Sealed(live->running.name_space, std::span(live->running.tokens).first(live->running.sequence.length()));
+      model_.Sealed(live->running.name_space.id,
+                    std::span(live->running.tokens).first(live->running.sequence.length()));
     live->running.sequence.Finish();
     ASSERT_FALSE(live->running.sequence);
     Drop(live);
@@ -283,7 +284,7 @@ class Program {
         if (group.kind == GroupKind::kWindow)
           evicted_before_ = UINT64_MAX;  // blocks behind the window: inexact from now
       const uint32_t sealed = live.write ? live.running.sequence.length() : live.running.sequence.match().tokens;
-      model_.Sealed(live.running.name_space,
+      model_.Sealed(live.running.name_space.id,
                     std::span(live.running.tokens).first(sealed / block_tokens_ * block_tokens_));
     }
   }
@@ -291,7 +292,7 @@ class Program {
   TestCache cache_;
   const uint32_t block_tokens_;
   std::mt19937_64 random_;
-  std::vector<NamespaceId> name_spaces_;
+  std::vector<NamespaceDigests> name_spaces_;
   std::vector<std::vector<TokenId>> known_;
   std::vector<Live> live_;
   NaiveModel model_;

@@ -109,17 +109,18 @@ KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& ind
     if (need > group.pool.size()) return Outcome::kNever;
   }
   if (free_sequences == 0) return Outcome::kWait;
-  std::optional<NodeId> root = tree.FindRoot(request.name_space);
+  const NamespaceId& name_space = request.name_space.id;
   Match match{.reason = MissReason::kReadDisabled};
-  if (request.read) match = Find(root, request.name_space, request.prompt);
+  if (request.read) match = Find(tree.FindRoot(name_space), name_space, request.prompt);
   if (!Fits(match, request.tokens_max)) return Outcome::kWait;
 
-  if (!root) root = tree.AddRoot(request.name_space);
-  if (match.tip == kNoNode) match.tip = *root;
+  const NodeId root = UseNamespace(request.name_space);
+  if (match.tip == kNoNode) match.tip = root;
   index = memory.free[--free_sequences];
   Sequence& made = sequence(index) = Sequence{.tip = match.tip,
                                               .prompt = static_cast<uint32_t>(request.prompt.size()),
                                               .tokens_max = request.tokens_max,
+                                              .root = tree.root_index(root),
                                               .admitted = true,
                                               .read = request.read,
                                               .write = request.write};

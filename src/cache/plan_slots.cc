@@ -72,6 +72,7 @@ KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   const PrefixTreeOptions tree = TreeOptions(options);
   uint64_t slots = 0;
   for (uint32_t each : options.slots) slots += each;
+  namespaces = carver.Array<Namespace>(tree.roots_max);
   sequences = carver.Array<Sequence>(count);
   free = carver.Array<uint32_t>(count);
   claims = carver.Array<Claim>(count * groups);
@@ -96,7 +97,7 @@ PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
   }
   return {.block_tokens = geometry.block_tokens,
           .blocks_max = static_cast<uint32_t>(blocks),
-          .roots_max = static_cast<uint32_t>(blocks + options.sequences_max)};
+          .roots_max = static_cast<uint32_t>(std::min<uint64_t>(blocks, kIdleNamespacesMax) + options.sequences_max)};
 }
 
 BlockTablesOptions TableOptions(const KvCacheOptions& options) {

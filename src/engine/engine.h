@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/ledger.h"
+#include "cache/kv_cache.h"
 #include "engine/generation.h"
 
 namespace reprise {
@@ -47,6 +49,25 @@ class EngineInterface {
   };
   virtual Stats stats() const = 0;
   virtual uint32_t context_max() const = 0;
+
+  // What decides whether state is the same computation, for receipts: constant.
+  struct Identity {
+    ComputationIdentity computation;
+    Digest geometry;  // of the namespace's field
+  };
+  virtual const Identity& identity() const = 0;
+
+  // What the cache has of a prompt now, without running it. `done` is called once, on the engine thread,
+  // between two steps. False: shutting down, and `done` is dropped.
+  struct ExplainRequest {
+    std::vector<TokenId> prompt;  // not empty
+    Scope scope;
+    ReportView view = ReportView::kOwner;
+  };
+  virtual bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) = 0;
+  // Forgets everything of a tenant; the same for `done`.
+  virtual bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) = 0;
+  virtual KvCache::Stats cache_stats() const = 0;
 
   // Stops taking requests, lets running ones finish until `deadline_ms`, then cancels them.
   virtual void Drain(uint32_t deadline_ms) = 0;

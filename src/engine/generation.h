@@ -12,6 +12,7 @@
 
 #include "base/identity.h"
 #include "base/ids.h"
+#include "cache/prefix_report.h"
 #include "token/grammar.h"
 #include "token/sampler.h"
 
@@ -43,6 +44,7 @@ struct GenerationRequest {
   std::optional<uint32_t> logprobs;  // log-probabilities of chosen tokens, and of this many top ones
   bool cache_read = true;
   bool cache_write = true;
+  bool receipt = false;  // the last event has `prefix`
   Scope scope;
 };
 
@@ -69,9 +71,10 @@ struct GenerationEvent {
   std::vector<GeneratedToken> tokens;
   uint32_t prefilled = 0;  // of prompt_n, while the prompt is computed (no text yet): for progress
   std::optional<FinishReason> finish;
-  std::string stop_string;            // with kStop: the stop string that ended it, or empty
-  std::optional<RequestError> error;  // with kError
-  Timings timings;                    // with finish
+  std::string stop_string;             // with kStop: the stop string that ended it, or empty
+  std::optional<RequestError> error;   // with kError
+  Timings timings;                     // with finish
+  std::optional<PrefixReport> prefix;  // with finish, if asked for and it was admitted: what admission found
 };
 
 // Called on the engine thread; must not block. A request's events come in order.

@@ -31,6 +31,7 @@ TextEngine::TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache>
                        const Tokenizer& tokenizer, Ledger& ledger)
     : options_(options),
       cache_(std::move(cache)),
+      identity_{.computation = cache_->identity(), .geometry = *cache_->Namespace({}).tag(NamespaceTag::kGeometry)},
       executor_(executor),
       tokenizer_(tokenizer),
       scheduler_(options, *cache_, ledger),
@@ -131,7 +132,7 @@ EngineInterface::Submission TextEngine::Submit(GenerationRequest request, Genera
     ++queued_requests_;
     queued_tokens_ += pending->prompt_n;
     ++live_requests_;
-    commands_.push_back({id, std::move(pending)});
+    commands_.push_back({.id = id, .request = std::move(pending)});
   }
   wake_.notify_one();
   return {.id = id};
@@ -140,9 +141,33 @@ EngineInterface::Submission TextEngine::Submit(GenerationRequest request, Genera
 void TextEngine::Cancel(SequenceId id) {
   {
     const std::lock_guard lock(mutex_);
-    commands_.push_back({id, nullptr});
+    commands_.push_back({.id = id});
   }
   wake_.notify_one();
+}
+
+bool TextEngine::Post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return false;
+    commands_.push_back({.task = std::move(task)});
+  }
+  wake_.notify_one();
+  return true;
+}
+
+bool TextEngine::Explain(ExplainRequest request, std::function<void(PrefixReport)> done) {
+  CHECK(!request.prompt.empty());
+  return Post([this, request = std::move(request), done = std::move(done)] {
+    done(cache_->Explain(cache_->Namespace(request.scope), request.prompt, request.view));
+  });
+}
+
+bool TextEngine::Purge(std::string tenant, std::function<void(KvCache::Purged)> done) {
+  return Post([this, tenant = std::move(tenant), done = std::move(done)] {
+    done(cache_->Purge(tenant));
+    requests_changed_ = true;
+  });
 }
 
 // When so many prompt tokens will have been computed, by the speed of late.
@@ -201,13 +226,17 @@ bool TextEngine::TakeCommands() {
     commands.swap(commands_);
     if (stop_) {
       lock.unlock();
-      for (Command& command : commands)
+      for (Command& command : commands) {
         if (command.request) requests_.emplace(command.id, std::move(command.request));
+        if (command.task) command.task();
+      }
       return false;
     }
   }
   for (Command& command : commands) {
-    if (command.request) {
+    if (command.task) {
+      command.task();
+    } else if (command.request) {
       Begin(command.id, std::move(command.request));
     } else if (requests_.contains(command.id)) {
       End(command.id, {.finish = FinishReason::kCancelled});
@@ -222,7 +251,8 @@ void TextEngine::Begin(SequenceId id, std::unique_ptr<Request> request) {
                       .prompt = std::move(request->generation.prompt),
                       .tokens_max = request->tokens_max,
                       .cache_read = request->generation.cache_read,
-                      .cache_write = request->generation.cache_write});
+                      .cache_write = request->generation.cache_write,
+                      .report = request->generation.receipt});
   requests_.emplace(id, std::move(request));
   requests_changed_ = true;
 }
@@ -354,6 +384,7 @@ void TextEngine::TakeFirstTimings(SequenceId id, Request& request) {
   timings.prompt_n = request.prompt_n;
   timings.cached_pool = info.cached_tokens;
   timings.computed_n = request.prompt_n - info.cached_tokens;
+  request.prefix = info.report;
 }
 
 // No token may come: the reply is complete if the grammar may end here, and cannot be completed otherwise.
@@ -430,6 +461,7 @@ void TextEngine::End(SequenceId id, GenerationEvent event) {
   request->timings.predicted_n = request->predicted_n;
   if (request->predicted_n > 0) request->timings.decode_ms = Milliseconds(Clock::now() - request->first_token);
   event.timings = request->timings;
+  event.prefix = request->prefix;
   request->sink(std::move(event));
   {
     const std::lock_guard lock(mutex_);

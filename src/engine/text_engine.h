@@ -43,7 +43,10 @@ class TextEngine : public EngineInterface {
   uint32_t context_max() const override { return options_.context_max; }
   void Drain(uint32_t deadline_ms) override;
 
-  KvCache::Stats cache_stats() const;
+  const Identity& identity() const override { return identity_; }
+  bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) override;
+  bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) override;
+  KvCache::Stats cache_stats() const override;
   // Checks every invariant after every step from now on. For tests.
   void CheckEveryStep() { check_every_step_ = true; }
 
@@ -74,14 +77,17 @@ class TextEngine : public EngineInterface {
     Clock::time_point submitted;
     Clock::time_point first_slice;
     Clock::time_point first_token;
+    std::optional<PrefixReport> prefix;  // if asked for, once admitted
   };
   struct Command {
     SequenceId id;
-    std::unique_ptr<Request> request;  // null: cancel
+    std::unique_ptr<Request> request;  // null: cancel, or
+    std::function<void()> task;        // anything between two steps
   };
 
   std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
   std::optional<RequestError> CheckBias(const GenerationRequest& request) const;
+  bool Post(std::function<void()> task);
   void Loop();
   bool TakeCommands();  // false: stop
   void Begin(SequenceId id, std::unique_ptr<Request> request);
@@ -102,6 +108,7 @@ class TextEngine : public EngineInterface {
 
   const SchedulerOptions options_;
   std::unique_ptr<KvCache> cache_;
+  const Identity identity_;
   Executor& executor_;
   const Tokenizer& tokenizer_;
   Scheduler scheduler_;

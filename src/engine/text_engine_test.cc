@@ -222,7 +222,7 @@ TEST_F(TextEngineTest, LongPromptsDoNotStopRunningReplies) {
   std::promise<void> ended;
   const auto submission =
       engine_->Submit(GreedyRequest(RandomTokens(20, kVocabSize, 1), 600), [&](GenerationEvent event) {
-        if (!event.tokens.empty()) rows.push_back(executor_->rows_computed);
+        if (event.prefilled == 0) rows.push_back(executor_->rows_computed);
         begun = true;
         if (event.finish) ended.set_value();
       });
@@ -320,6 +320,31 @@ TEST_F(TextEngineTest, TokensOfAStopStringAreNotNamed) {
   GenerationRequest control = GreedyRequest(prompt, 30);
   control.stop = {"not in the reply"};
   EXPECT_EQ(Run(control).tokens, whole.tokens);
+}
+
+TEST_F(TextEngineTest, ReceiptsAndExplainSayWhatTheCacheHad) {
+  std::vector<TokenId> prompt = RandomTokens(100, kVocabSize, 1);
+  GenerationRequest request = GreedyRequest(prompt, 1);
+  EXPECT_FALSE(Run(request).last.prefix.has_value()) << "not asked for";
+  prompt[70] = TokenId(17);
+  request.prompt = prompt;
+  request.receipt = true;
+  const Reply reply = Run(request);
+  ASSERT_TRUE(reply.last.prefix.has_value());
+  EXPECT_EQ(reply.last.prefix->match.tokens, reply.last.timings.cached_pool);
+  EXPECT_EQ(reply.last.prefix->match.reason, MissReason::kTokensDiffer);
+  EXPECT_EQ(reply.last.prefix->fork, 70u);
+
+  std::promise<PrefixReport> explained;
+  ASSERT_TRUE(engine_->Explain({.prompt = prompt, .scope = request.scope},
+                               [&](PrefixReport report) { explained.set_value(report); }));
+  EXPECT_EQ(explained.get_future().get().match.tokens, 99u) << "by now it is all there";
+  std::promise<KvCache::Purged> purged;
+  ASSERT_TRUE(engine_->Purge("test", [&](KvCache::Purged all) { purged.set_value(all); }));
+  EXPECT_GT(purged.get_future().get().blocks, 0u);
+  EXPECT_EQ(Run(request).last.timings.cached_pool, 0u);
+  engine_->Drain(1000);
+  EXPECT_FALSE(engine_->Purge("test", [](KvCache::Purged) { FAIL(); }));
 }
 
 TEST_F(TextEngineTest, DrainLetsRunningRequestsFinishAndRefusesNewOnes) {

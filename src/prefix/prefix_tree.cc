@@ -13,6 +13,7 @@ PrefixTree::Layout::Layout(const PrefixTreeOptions& options, Carver& carver) {
   tokens = carver.Array<TokenId>(count * options.block_tokens);
   // At most half full: a miss ends after 2.5 probes on average.
   index = carver.Array<uint32_t>(std::bit_ceil(std::max<uint64_t>(2 * count, 2)));
+  free_roots = carver.Array<uint32_t>(options.roots_max);
 }
 
 uint64_t PrefixTree::FootprintBytes(const PrefixTreeOptions& options) { return Measure<Layout>(options); }
@@ -23,6 +24,8 @@ PrefixTree::PrefixTree(const PrefixTreeOptions& options, Ledger& ledger)
   nodes_ = layout.nodes;
   tokens_ = layout.tokens;
   index_ = layout.index;
+  free_roots_ = layout.free_roots;
+  for (uint32_t i = 0; i < options.roots_max; ++i) free_roots_[i] = options.roots_max - 1 - i;
   CHECK_LT(nodes_.size(), UINT32_MAX);
   for (size_t i = nodes_.size(); i > 0; --i) {
     nodes_[i - 1].next = free_;
@@ -46,9 +49,38 @@ NodeId PrefixTree::AddRoot(const NamespaceId& name_space) {
   CHECK_LT(roots_, options_.roots_max);
   const NodeId id = NewNode(Kind::kRoot, kNoNode, {});
   node(id).digest = name_space.digest;
+  node(id).root = free_roots_[options_.roots_max - 1 - roots_];
   IndexAdd(id);
   ++roots_;
   return id;
+}
+
+void PrefixTree::Hide(NodeId id) {
+  Node& hidden = node(id);
+  CHECK(hidden.kind != Kind::kFree);
+  if (hidden.kind == Kind::kTail || hidden.hidden) return;
+  IndexRemove(id);
+  hidden.hidden = true;
+}
+
+NodeId PrefixTree::Deepest(NodeId id) const {
+  while (true) {
+    const Node& each = node(id);
+    if (each.first_child != kNoNode) {
+      id = each.first_child;
+    } else if (each.first_tail != kNoNode) {
+      return each.first_tail;
+    } else {
+      return id;
+    }
+  }
+}
+
+NodeId PrefixTree::NextBelow(NodeId root, NodeId id) const {
+  const Node& each = node(id);
+  if (each.next != kNoNode) return Deepest(each.next);
+  if (each.kind == Kind::kBlock && node(each.parent).first_tail != kNoNode) return node(each.parent).first_tail;
+  return each.parent == root ? kNoNode : each.parent;
 }
 
 std::optional<NodeId> PrefixTree::FindBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens) const {
@@ -97,6 +129,7 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
               .first_child = kNoNode,
               .first_tail = kNoNode,
               .count = static_cast<uint32_t>(tokens.size()),
+              .root = parent == kNoNode ? 0 : node(parent).root,
               .kind = kind};
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + size_t{id.value()} * options_.block_tokens);
   if (parent == kNoNode) return id;
@@ -133,8 +166,9 @@ void PrefixTree::Remove(NodeId id) {
     --node(gone.parent).tails;
     --tails_;
   } else {
-    IndexRemove(id);
+    if (!gone.hidden) IndexRemove(id);
     --(gone.kind == Kind::kRoot ? roots_ : blocks_);
+    if (gone.kind == Kind::kRoot) free_roots_[options_.roots_max - 1 - roots_] = gone.root;
   }
   gone.kind = Kind::kFree;
   gone.next = free_;
@@ -165,13 +199,15 @@ void PrefixTree::IndexRemove(NodeId id) {
 }
 
 void PrefixTree::CheckIntegrity() const {
-  uint32_t blocks = 0, tails = 0, roots = 0, free = 0, indexed = 0, linked = 0;
+  uint32_t blocks = 0, tails = 0, roots = 0, free = 0, indexed = 0, linked = 0, hidden = 0;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     const NodeId id(i);
     const Node& each = node(id);
     if (each.kind == Kind::kFree) continue;
     ++(each.kind == Kind::kRoot ? roots : each.kind == Kind::kBlock ? blocks : tails);
     CHECK_EQ(each.parent == kNoNode, each.kind == Kind::kRoot);
+    CHECK_LT(each.root, options_.roots_max);
+    CHECK(each.kind == Kind::kRoot || each.root == node(each.parent).root);
     CHECK(each.kind != Kind::kTail || (each.first_child == kNoNode && each.first_tail == kNoNode));
     CHECK(each.kind != Kind::kBlock || each.count == options_.block_tokens);
     CHECK(each.kind != Kind::kTail || (each.count > 0 && each.count < options_.block_tokens));
@@ -195,6 +231,8 @@ void PrefixTree::CheckIntegrity() const {
     });
     CHECK_EQ(own_tails, each.tails);
     if (each.kind == Kind::kTail) continue;
+    hidden += each.hidden;
+    if (each.hidden) continue;
     size_t at = Home(each.digest);
     while (index_[at] != i + 1) {
       CHECK_NE(index_[at], 0u);  // reachable without crossing an empty place
@@ -203,7 +241,7 @@ void PrefixTree::CheckIntegrity() const {
   }
   for (uint32_t entry : index_) indexed += entry != 0;
   for (NodeId id = free_; id != kNoNode; id = node(id).next) ++free;
-  CHECK_EQ(indexed, blocks + roots);
+  CHECK_EQ(indexed, blocks + roots - hidden);
   CHECK_EQ(linked, blocks + tails);
   CHECK_EQ(free + blocks + tails + roots, nodes_.size());
   CHECK_EQ(blocks, blocks_);

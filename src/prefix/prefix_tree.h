@@ -42,6 +42,8 @@ class PrefixTree {
   std::optional<NodeId> FindRoot(const NamespaceId& name_space) const;
   // REQUIRES: not there yet, fewer than roots_max roots.
   NodeId AddRoot(const NamespaceId& name_space);
+  // Nothing finds this root or block again by its digest; what hangs under it stays. No-op on a tail.
+  void Hide(NodeId id);
 
   // The block `key` under `parent` with exactly these tokens. A block with the same key and another
   // parent or other tokens is a miss, and counted.
@@ -66,7 +68,12 @@ class PrefixTree {
   // What the keys of its blocks chain from: a block's key or a root's namespace. REQUIRES: no tail.
   const Digest& digest(NodeId id) const { return node(id).digest; }
   std::span<const TokenId> tokens(NodeId id) const;  // empty for a root
+  // Of the root that it hangs under, or is: below roots_max, and no other root's while that one lives.
+  uint32_t root_index(NodeId id) const { return node(id).root; }
   uint32_t tail_count(NodeId id) const { return node(id).tails; }
+  NodeId NewestChild(NodeId id) const {  // block, else tail, else kNoNode
+    return node(id).first_child != kNoNode ? node(id).first_child : node(id).first_tail;
+  }
   bool HasChildren(NodeId id) const { return node(id).first_child != kNoNode; }
 
   uint32_t blocks() const { return blocks_; }
@@ -84,6 +91,14 @@ class PrefixTree {
   void ForEachTail(NodeId parent, F f) const {
     ForEachFrom(node(parent).first_tail, f);
   }
+
+  // A walk over all below `root`, children before their parents: begin here, and go on until nothing is left. The
+  // next is known before a node is removed.
+  NodeId FirstBelow(NodeId root) const {
+    const NodeId first = Deepest(root);
+    return first == root ? kNoNode : first;
+  }
+  NodeId NextBelow(NodeId root, NodeId id) const;
 
   struct Run {
     NodeId node = kNoNode;    // the usable child or tail with the longest common run of tokens, if any is not 0
@@ -128,12 +143,15 @@ class PrefixTree {
     uint32_t tails;
     uint32_t refs;
     uint32_t count;  // tokens
+    uint32_t root;
     Kind kind;
+    bool hidden;  // not in the index
   };
   struct Layout {
     std::span<Node> nodes;
-    std::span<TokenId> tokens;  // [nodes][block_tokens]
-    std::span<uint32_t> index;  // open addressing by digest: node id + 1, 0 is empty; a power of two
+    std::span<TokenId> tokens;       // [nodes][block_tokens]
+    std::span<uint32_t> index;       // open addressing by digest: node id + 1, 0 is empty; a power of two
+    std::span<uint32_t> free_roots;  // [roots_max] a stack of root indices
     Layout(const PrefixTreeOptions& options, Carver& carver);
   };
 
@@ -150,6 +168,7 @@ class PrefixTree {
   NodeId& FirstOf(NodeId parent, Kind kind) {
     return kind == Kind::kTail ? node(parent).first_tail : node(parent).first_child;
   }
+  NodeId Deepest(NodeId id) const;
   NodeId NewNode(Kind kind, NodeId parent, std::span<const TokenId> tokens);
   size_t Home(const Digest& digest) const { return TableHash(digest) & (index_.size() - 1); }
   void IndexAdd(NodeId id);
@@ -160,6 +179,7 @@ class PrefixTree {
   std::span<Node> nodes_;
   std::span<TokenId> tokens_;
   std::span<uint32_t> index_;
+  std::span<uint32_t> free_roots_;
   NodeId free_ = kNoNode;
   uint32_t blocks_ = 0, tails_ = 0, roots_ = 0;
   mutable uint64_t key_collisions_ = 0;

@@ -66,7 +66,7 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
   const uint32_t have = follower.kv.length();
   for (const auto& leader : running_) {
     if (leader.get() == &follower || !leader->started || leader->prompt_done()) continue;
-    if (!leader->request.cache_write || leader->request.name_space != follower.request.name_space) continue;
+    if (!leader->request.cache_write || leader->request.name_space.id != follower.request.name_space.id) continue;
     const uint32_t limit = std::min(follower.prompt_tokens - 1, leader->prompt_tokens);
     uint32_t common = 0;
     while (common < limit && follower.tokens[common] == leader->tokens[common]) ++common;
@@ -74,6 +74,14 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
     if (shared > have && leader->kv.length() < shared) return true;
   }
   return false;
+}
+
+// What the cache says now, but for what the sequence holds already and others cannot find any more.
+void Scheduler::Report(Sequence& sequence) {
+  const PrefixMatch held = sequence.kv.match();
+  PrefixReport report = cache_.Explain(sequence.request.name_space, sequence.tokens);
+  if (!sequence.request.cache_read || report.match.tokens < held.tokens) report.match = held;
+  sequence.report = report;
 }
 
 void Scheduler::AddSlice(Sequence& sequence, uint32_t rows) {
@@ -112,6 +120,7 @@ bool Scheduler::Plan() {
       sequence->lookup += Clock::now() - start;
       if (WaitsForLeader(*sequence)) continue;
       sequence->cached_tokens = sequence->kv.length();
+      if (sequence->request.report) Report(*sequence);
     }
     const uint32_t rows = std::min(budget, sequence->pending());
     AddSlice(*sequence, rows);
@@ -161,7 +170,8 @@ Scheduler::SequenceInfo Scheduler::info(SequenceId id) const {
   return {.cached_tokens = sequence->cached_tokens,
           .prompt_done = std::min(sequence->kv.length(), sequence->prompt_tokens),
           .admitted = sequence->admitted,
-          .lookup = sequence->lookup};
+          .lookup = sequence->lookup,
+          .report = sequence->report};
 }
 
 Scheduler::Sequence* Scheduler::FindRunning(SequenceId id) const {

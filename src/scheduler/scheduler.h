@@ -39,11 +39,12 @@ struct SchedulerOptions {
 
 struct SequenceRequest {
   SequenceId id;
-  NamespaceId name_space;
+  NamespaceDigests name_space;
   std::vector<TokenId> prompt;  // not empty
   uint32_t tokens_max = 0;      // prompt + output, at most context_max
   bool cache_read = true;
   bool cache_write = true;
+  bool report = false;  // `info` has what was found before the first slice, in words
 };
 
 class Scheduler {
@@ -89,6 +90,7 @@ class Scheduler {
     uint32_t prompt_done = 0;    // prompt tokens in place
     Clock::time_point admitted;
     Clock::duration lookup{};  // time spent looking for the prefix
+    std::optional<PrefixReport> report;
   };
   // REQUIRES: `id` is running.
   SequenceInfo info(SequenceId id) const;
@@ -115,12 +117,14 @@ class Scheduler {
     uint32_t cached_tokens = 0;
     Clock::time_point admitted;
     Clock::duration lookup{};
+    std::optional<PrefixReport> report;
 
     uint32_t pending() const { return static_cast<uint32_t>(tokens.size()) - kv.length(); }
     bool prompt_done() const { return kv.length() >= prompt_tokens; }
   };
 
   void AdmitWaiting();
+  void Report(Sequence& sequence);
   bool WaitsForLeader(const Sequence& follower) const;
   void AddSlice(Sequence& sequence, uint32_t rows);
   Sequence* FindRunning(SequenceId id) const;

@@ -93,7 +93,7 @@ class SchedulerTest : public testing::Test {
   FakeExecutor executor_{{}, kBlockTokens};
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
-  NamespaceId name_space_;
+  NamespaceDigests name_space_;
   uint64_t next_id_ = 1;
   std::map<SequenceId, std::vector<TokenId>> expected_;  // prompt and what was generated
   std::map<SequenceId, uint32_t> outputs_;

@@ -184,6 +184,27 @@ class FakeEngine : public EngineInterface {
     if (live_.contains(id)) cancelled_.insert(id);
   }
   Stats stats() const override { return {}; }
+  const Identity& identity() const override { return identity_; }
+  // Answers with `report`, at once.
+  bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) override {
+    PrefixReport answer;
+    {
+      std::lock_guard lock(mutex_);
+      last_explain_ = std::move(request);
+      answer = report_;
+    }
+    done(answer);
+    return true;
+  }
+  bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) override {
+    {
+      std::lock_guard lock(mutex_);
+      purged_tenants_.push_back(std::move(tenant));
+    }
+    done({.blocks = 3, .pinned = 1});
+    return true;
+  }
+  KvCache::Stats cache_stats() const override { return {}; }
   uint32_t context_max() const override { return context; }
   void Drain(uint32_t deadline_ms) override {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
@@ -293,6 +314,10 @@ class FakeEngine : public EngineInterface {
   std::set<SequenceId> cancelled_;
   GenerationRequest last_request_;
   std::vector<GenerationRequest> requests_;
+  const Identity identity_;
+  ExplainRequest last_explain_;
+  PrefixReport report_;
+  std::vector<std::string> purged_tenants_;
   std::atomic<int> cancelled_count_{0};
   uint64_t last_id_ = 0;
   bool stopping_ = false;

@@ -1,0 +1,110 @@
+// Why a prompt's prefix ends where it does, for people.
+#include <algorithm>
+
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kOtherNamespacesMax = 1024;  // looked at, the last used first
+
+MissReason ReasonOf(NamespaceTag tag) {
+  switch (tag) {
+    case NamespaceTag::kModel:
+      return MissReason::kModelDiffers;
+    case NamespaceTag::kTokenizer:
+      return MissReason::kTokenizerDiffers;
+    case NamespaceTag::kAdapters:
+      return MissReason::kAdapterDiffers;
+    case NamespaceTag::kPosition:
+      return MissReason::kPositionDiffers;
+    case NamespaceTag::kAttention:
+      return MissReason::kAttentionDiffers;
+    case NamespaceTag::kGeometry:
+      return MissReason::kGeometryDiffers;
+    case NamespaceTag::kNumerics:
+      return MissReason::kNumericsDiffers;
+    case NamespaceTag::kTenant:
+      return MissReason::kTenantDiffers;
+    case NamespaceTag::kEpoch:
+      return MissReason::kEpochStale;
+    case NamespaceTag::kSalt:
+      return MissReason::kSaltDiffers;
+  }
+  return MissReason::kNeverSeen;
+}
+
+// Which tag tells the two apart, the first in tag order; a tenant's before all others.
+MissReason Difference(const NamespaceDigests& a, const NamespaceDigests& b) {
+  if (a.tag(NamespaceTag::kTenant) != b.tag(NamespaceTag::kTenant)) return MissReason::kTenantDiffers;
+  for (size_t tag = 0; tag < kNamespaceTags; ++tag)
+    if (a.tags[tag] != b.tags[tag]) return ReasonOf(static_cast<NamespaceTag>(tag + 1));
+  return MissReason::kNeverSeen;
+}
+
+}  // namespace
+
+PrefixReport KvCache::Impl::Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt,
+                                    ReportView view) const {
+  const std::optional<NodeId> root = tree.FindRoot(digests.id);
+  const Match match = Find(root, digests.id, prompt);
+  PrefixReport report{.match = {.tokens = match.tokens, .reason = match.reason}};
+  report.key = match.tip == kNoNode ? digests.id.digest : tree.digest(match.tip);
+  report.fork = match.tokens;
+  if (root) DescribeFork(*root, prompt, report);
+  if (match.reason == MissReason::kNeverSeen || match.reason == MissReason::kTokensDiffer) {
+    const MissReason other = OtherNamespace(digests, prompt, view, report.fork);
+    if (other != MissReason::kNone) report.match.reason = other;
+  }
+  return report;
+}
+
+// Follows the tree as far as its tokens are the prompt's, resident or not.
+void KvCache::Impl::DescribeFork(NodeId root, std::span<const TokenId> prompt, PrefixReport& report) const {
+  NodeId tip = root;
+  PrefixTree::Run run;
+  uint32_t at = 0;
+  while (true) {
+    run = tree.LongestRun(tip, prompt.subspan(at), [](NodeId) { return true; });
+    if (run.node == kNoNode) break;
+    at += run.tokens;
+    if (tree.tokens(run.node).size() > run.tokens) break;
+    tip = run.node;
+  }
+  report.fork = at;
+  if (at == prompt.size()) return;
+  NodeId branch = run.node;
+  if (branch == kNoNode) {
+    // Nothing below shares a token; what is there first is the newest.
+    branch = tree.NewestChild(tip);
+    if (branch == kNoNode) return;
+    report.cached_token = tree.tokens(branch)[0];
+    report.cached_beyond = static_cast<uint32_t>(tree.tokens(branch).size());
+  } else {
+    report.cached_token = tree.tokens(branch)[run.tokens];
+    report.cached_beyond = static_cast<uint32_t>(tree.tokens(branch).size()) - run.tokens;
+  }
+  for (NodeId below = tree.NewestChild(branch); below != kNoNode; below = tree.NewestChild(below))
+    report.cached_beyond += static_cast<uint32_t>(tree.tokens(below).size());
+}
+
+// A namespace that has more than `reach` tokens of the prompt, and how it differs; kNone: there is none.
+MissReason KvCache::Impl::OtherNamespace(const NamespaceDigests& digests, std::span<const TokenId> prompt,
+                                         ReportView view, uint32_t reach) const {
+  MissReason best = MissReason::kNone;
+  uint32_t looked = 0;
+  for (uint32_t index = newest_namespace; index != kNoNamespace && looked < kOtherNamespacesMax; ++looked) {
+    const Namespace& other = memory.namespaces[index];
+    index = other.older;
+    if (other.purged || other.digests.id == digests.id) continue;
+    const MissReason difference = Difference(digests, other.digests);
+    if (difference == MissReason::kTenantDiffers && view != ReportView::kOperator) continue;
+    const uint32_t tokens = Find(other.root, other.digests.id, prompt).tokens;
+    if (tokens <= reach) continue;
+    reach = tokens;
+    best = difference;
+  }
+  return best;
+}
+
+}  // namespace reprise

@@ -1,0 +1,103 @@
+// Namespaces that have state: which, how long ago they were used, and forgetting all of a tenant's.
+#include "base/check.h"
+#include "cache/kv_cache_impl.h"
+
+namespace reprise {
+
+NodeId KvCache::Impl::UseNamespace(const NamespaceDigests& digests) {
+  std::optional<NodeId> root = tree.FindRoot(digests.id);
+  if (root) {
+    Unlink(tree.root_index(*root));
+  } else {
+    if (tree.roots() == memory.namespaces.size()) {
+      uint32_t oldest = oldest_namespace;
+      while (memory.namespaces[oldest].sequences > 0) oldest = memory.namespaces[oldest].newer;
+      DropUnpinned(memory.namespaces[oldest].root);
+    }
+    root = tree.AddRoot(digests.id);
+    memory.namespaces[tree.root_index(*root)] = {.digests = digests, .root = *root};
+  }
+  const uint32_t index = tree.root_index(*root);
+  ++memory.namespaces[index].sequences;
+  Link(index);
+  return *root;
+}
+
+void KvCache::Impl::LeaveNamespace(const Sequence& sequence) {
+  Namespace& left = memory.namespaces[sequence.root];
+  CHECK_GT(left.sequences, 0u);
+  --left.sequences;
+  Reap(sequence.tip);  // may be all of it
+  if (left.purged && left.sequences == 0) DropUnpinned(left.root);
+}
+
+void KvCache::Impl::ForgetNamespace(uint32_t root) {
+  CHECK_EQ(memory.namespaces[root].sequences, 0u);
+  Unlink(root);
+  memory.namespaces[root] = Namespace{};
+}
+
+void KvCache::Impl::Link(uint32_t root) {
+  Namespace& linked = memory.namespaces[root];
+  linked.older = newest_namespace;
+  linked.newer = kNoNamespace;
+  (newest_namespace == kNoNamespace ? oldest_namespace : memory.namespaces[newest_namespace].newer) = root;
+  newest_namespace = root;
+}
+
+void KvCache::Impl::Unlink(uint32_t root) {
+  const Namespace& gone = memory.namespaces[root];
+  (gone.older == kNoNamespace ? oldest_namespace : memory.namespaces[gone.older].newer) = gone.newer;
+  (gone.newer == kNoNamespace ? newest_namespace : memory.namespaces[gone.newer].older) = gone.older;
+}
+
+KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
+  const std::optional<Digest> wanted =
+      DeriveNamespace({}, options.geometry, {.tenant = std::string(tenant)}).tag(NamespaceTag::kTenant);
+  Purged purged;
+  for (uint32_t index = oldest_namespace; index != kNoNamespace;) {
+    Namespace& each = memory.namespaces[index];
+    index = each.newer;  // before it goes
+    if (each.purged || each.digests.tag(NamespaceTag::kTenant) != wanted) continue;
+    const NodeId root = each.root;
+    const uint32_t number = tree.root_index(root);
+    each.purged = true;
+    for (Sequence& sequence : memory.sequences)
+      if (sequence.admitted && sequence.root == number) sequence.read = sequence.write = false;
+    const bool stays = each.sequences > 0;
+    purged.blocks += DropUnpinned(root);
+    if (!stays) continue;
+    tree.Hide(root);
+    for (NodeId node = tree.FirstBelow(root); node != kNoNode; node = tree.NextBelow(root, node)) {
+      tree.Hide(node);
+      ++purged.pinned;
+    }
+  }
+  return purged;
+}
+
+bool KvCache::Impl::IsPinned(NodeId node) const {
+  for (const Group& group : groups) {
+    const SlotId slot = node_slot(node, group.id);
+    if (slot != kNoSlot && group.pool.pins(slot) > 0) return true;
+  }
+  return false;
+}
+
+// Everything below the root that no running sequence uses, and the root if nothing is left. Returns nodes dropped.
+uint64_t KvCache::Impl::DropUnpinned(NodeId root) {
+  uint64_t dropped = 0;
+  for (NodeId node = tree.FirstBelow(root); node != kNoNode;) {
+    const NodeId next = tree.NextBelow(root, node);
+    if (tree.IsFreeLeaf(node) && !IsPinned(node)) {
+      for (Group& group : groups) FreeNodeSlot(group, node);
+      tree.Remove(node);
+      ++dropped;
+    }
+    node = next;
+  }
+  Reap(root);
+  return dropped;
+}
+
+}  // namespace reprise
