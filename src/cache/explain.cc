@@ -75,8 +75,8 @@ void KvCache::Impl::DescribeFork(NodeId root, std::span<const TokenId> prompt, P
   if (at == prompt.size()) return;
   NodeId branch = run.node;
   if (branch == kNoNode) {
-    // Nothing below shares a token; what is there first is the newest.
-    branch = tree.NewestChild(tip);
+    // Nothing below shares a token: one of several, then.
+    branch = tree.AnyChild(tip);
     if (branch == kNoNode) return;
     report.cached_token = tree.tokens(branch)[0];
     report.cached_beyond = static_cast<uint32_t>(tree.tokens(branch).size());
@@ -84,7 +84,7 @@ void KvCache::Impl::DescribeFork(NodeId root, std::span<const TokenId> prompt, P
     report.cached_token = tree.tokens(branch)[run.tokens];
     report.cached_beyond = static_cast<uint32_t>(tree.tokens(branch).size()) - run.tokens;
   }
-  for (NodeId below = tree.NewestChild(branch); below != kNoNode; below = tree.NewestChild(below))
+  for (NodeId below = tree.AnyChild(branch); below != kNoNode; below = tree.AnyChild(below))
     report.cached_beyond += static_cast<uint32_t>(tree.tokens(below).size());
 }
 

@@ -150,13 +150,10 @@ void KvCache::Impl::PublishTail(uint32_t index) {
 
 // True, and that one is young again, if a block or tail under the tip already holds these rows.
 bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> rest) {
-  NodeId covering = kNoNode;
-  const auto look = [&](NodeId node) {
-    if (covering == kNoNode && HasAllSlots(node) && IsPrefix(rest, tree.tokens(node))) covering = node;
-  };
-  tree.ForEachBlock(sequence(index).tip, look);
-  tree.ForEachTail(sequence(index).tip, look);
-  if (covering == kNoNode) return false;
+  const PrefixTree::Run run =
+      tree.LongestRun(sequence(index).tip, rest, [this](NodeId node) { return HasAllSlots(node); });
+  if (run.tokens < rest.size()) return false;
+  const NodeId covering = run.node;
   for (Group& group : groups) {
     const SlotId slot = node_slot(covering, group.id);
     if (group.window != 0) group.reusable.Keep(slot);

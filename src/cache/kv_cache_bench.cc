@@ -29,7 +29,7 @@ std::vector<TokenId> Prompt(uint32_t tokens, int32_t seed) {
   for (uint32_t i = 0; i < tokens; ++i) out.push_back(TokenId(static_cast<int32_t>(i * 7919 + 13) % 50000 + seed));
   return out;
 }
-void Run(KvCache& cache, const NamespaceId& name_space, std::span<const TokenId> prompt) {
+void Run(KvCache& cache, const NamespaceDigests& name_space, std::span<const TokenId> prompt) {
   CacheSequence sequence;
   CHECK(cache.Admit({.name_space = name_space, .prompt = prompt, .tokens_max = static_cast<uint32_t>(prompt.size())},
                     sequence) == KvCache::Outcome::kAdmitted);
@@ -46,11 +46,11 @@ void BM_Match(benchmark::State& state) {
   const uint32_t tokens = static_cast<uint32_t>(state.range(0));
   Ledger ledger(uint64_t{1} << 30);
   KvCache cache(Options(2048, tokens), ledger);
-  const NamespaceId name_space = cache.Namespace({});
+  const NamespaceDigests name_space = cache.Namespace({});
   const std::vector<TokenId> prompt = Prompt(tokens, 0);
   Run(cache, name_space, prompt);
   for (auto _ : state) {
-    const PrefixMatch match = cache.Lookup(name_space, prompt);
+    const PrefixMatch match = cache.Lookup(name_space.id, prompt);
     CHECK_EQ(match.tokens, tokens - 1);
   }
   state.SetItemsProcessed(state.iterations() * tokens);
@@ -62,7 +62,7 @@ BENCHMARK(BM_Match)->Arg(2048)->Arg(32768)->Unit(benchmark::kMicrosecond);
 void BM_FillAndEvict(benchmark::State& state) {
   Ledger ledger(uint64_t{1} << 30);
   KvCache cache(Options(2048, 32768), ledger);
-  const NamespaceId name_space = cache.Namespace({});
+  const NamespaceDigests name_space = cache.Namespace({});
   int32_t seed = 0;
   for (; seed < 8; ++seed) Run(cache, name_space, Prompt(32768, seed));
   const std::vector<TokenId> even = Prompt(32768, 100000), odd = Prompt(32768, 200000), third = Prompt(32768, 300000),
@@ -79,14 +79,14 @@ void BM_ManyChildren(benchmark::State& state) {
   const uint32_t children = static_cast<uint32_t>(state.range(0));
   Ledger ledger(uint64_t{1} << 30);
   KvCache cache(Options(2 * children + 8, 256), ledger);
-  const NamespaceId name_space = cache.Namespace({});
+  const NamespaceDigests name_space = cache.Namespace({});
   std::vector<TokenId> prompt = Prompt(128, 0);
   for (uint32_t i = 0; i < children; ++i) {
     prompt[64 + i % 8] = TokenId(static_cast<int32_t>(60000 + i));
     Run(cache, name_space, prompt);
   }
   prompt[64] = TokenId(1);
-  for (auto _ : state) benchmark::DoNotOptimize(cache.Lookup(name_space, prompt).tokens);
+  for (auto _ : state) benchmark::DoNotOptimize(cache.Lookup(name_space.id, prompt).tokens);
   state.SetItemsProcessed(state.iterations() * children);
 }
 BENCHMARK(BM_ManyChildren)->Arg(100)->Arg(4000)->Unit(benchmark::kMicrosecond);
@@ -95,7 +95,7 @@ BENCHMARK(BM_ManyChildren)->Arg(100)->Arg(4000)->Unit(benchmark::kMicrosecond);
 void BM_DecodeStep(benchmark::State& state) {
   Ledger ledger(uint64_t{1} << 30);
   KvCache cache(Options(2048, 32768), ledger);
-  const NamespaceId name_space = cache.Namespace({});
+  const NamespaceDigests name_space = cache.Namespace({});
   const std::vector<TokenId> tokens = Prompt(32768, 0);
   CacheSequence sequence;
   for (auto _ : state) {

@@ -42,18 +42,15 @@ class NaiveCache {
     while ((blocks + 1) * kBlock < prompt.size() && Find(Head(prompt, (blocks + 1) * kBlock))) ++blocks;
     const TokenList whole = Head(prompt, blocks * kBlock);
     size_t best = 0;
-    for (bool tails : {false, true})
-      for (size_t i = entries_.size(); i > 0; --i) {  // the newest first
-        Entry& entry = entries_[i - 1];
-        if (entry.tail != tails || !IsUnder(entry, whole)) continue;
-        size_t run = 0;
-        while (whole.size() + run + 1 < prompt.size() && whole.size() + run < entry.prefix.size() &&
-               entry.prefix[whole.size() + run] == prompt[whole.size() + run])
-          ++run;
-        if (run <= best) continue;
-        best = run;
-        if (source != nullptr) *source = &entry;
-      }
+    for (Entry* entry : Siblings(whole, Head(prompt, prompt.size() - 1))) {
+      size_t run = 0;
+      while (whole.size() + run + 1 < prompt.size() && whole.size() + run < entry->prefix.size() &&
+             entry->prefix[whole.size() + run] == prompt[whole.size() + run])
+        ++run;
+      if (run <= best) continue;
+      best = run;
+      if (source != nullptr) *source = entry;
+    }
     return whole.size() + best;
   }
 
@@ -117,6 +114,20 @@ class NaiveCache {
     return entry.prefix.size() > whole.size() && entry.prefix.size() <= whole.size() + kBlock &&
            (entry.prefix.size() - 1) / kBlock == whole.size() / kBlock && StartsWith(entry.prefix, whole);
   }
+  // What is under `whole`, in the order in which it is preferred: blocks from the first on that does not come before
+  // `wanted`, the ones before it from the last down, tails from the newest on.
+  std::vector<Entry*> Siblings(const TokenList& whole, const TokenList& wanted) {
+    std::vector<Entry*> before, after, tails;
+    for (Entry& entry : entries_)
+      if (IsUnder(entry, whole)) (entry.tail ? tails : entry.prefix < wanted ? before : after).push_back(&entry);
+    const auto in_order = [](const Entry* a, const Entry* b) { return a->prefix < b->prefix; };
+    std::sort(after.begin(), after.end(), in_order);
+    std::sort(before.rbegin(), before.rend(), in_order);
+    std::reverse(tails.begin(), tails.end());
+    after.insert(after.end(), before.begin(), before.end());
+    after.insert(after.end(), tails.begin(), tails.end());
+    return after;
+  }
   Entry* Find(const TokenList& prefix, bool tail = false) {
     for (Entry& entry : entries_)
       if (entry.tail == tail && entry.prefix == prefix) return &entry;
@@ -146,13 +157,11 @@ class NaiveCache {
   }
   void KeepTail(Sequence& sequence) {
     const TokenList whole = Head(sequence.tokens, sequence.sealed * kBlock);
-    for (bool tails : {false, true})
-      for (size_t i = entries_.size(); i > 0; --i) {
-        Entry& entry = entries_[i - 1];
-        if (entry.tail != tails || !IsUnder(entry, whole) || !StartsWith(entry.prefix, sequence.tokens)) continue;
-        if (entry.pins == 0) entry.used = ++clock_;
-        return;
-      }
+    for (Entry* entry : Siblings(whole, sequence.tokens)) {
+      if (!StartsWith(entry->prefix, sequence.tokens)) continue;
+      if (entry->pins == 0) entry->used = ++clock_;
+      return;
+    }
     EraseTailsBefore(sequence.tokens);
     const auto is_sibling = [&](const Entry& entry) { return entry.tail && IsUnder(entry, whole); };
     if (std::count_if(entries_.begin(), entries_.end(), is_sibling) == kTailsMax)

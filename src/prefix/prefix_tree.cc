@@ -6,6 +6,14 @@
 #include "base/check.h"
 
 namespace reprise {
+namespace {
+
+bool IsBefore(std::span<const TokenId> a, std::span<const TokenId> b) {
+  const auto [left, right] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return right != b.end() && (left == a.end() || *left < *right);
+}
+
+}  // namespace
 
 PrefixTree::Layout::Layout(const PrefixTreeOptions& options, Carver& carver) {
   const uint64_t count = uint64_t{options.blocks_max} + options.roots_max;
@@ -63,23 +71,114 @@ void PrefixTree::Hide(NodeId id) {
   hidden.hidden = true;
 }
 
+NodeId PrefixTree::FirstBlock(NodeId parent) const {
+  NodeId id = node(parent).first_child;
+  while (id != kNoNode && node(id).previous != kNoNode) id = node(id).previous;
+  return id;
+}
+
+NodeId PrefixTree::LastBlock(NodeId parent) const {
+  NodeId id = node(parent).first_child;
+  while (id != kNoNode && node(id).next != kNoNode) id = node(id).next;
+  return id;
+}
+
+NodeId PrefixTree::NextBlock(NodeId id) const {
+  if (node(id).next != kNoNode) {
+    for (id = node(id).next; node(id).previous != kNoNode;) id = node(id).previous;
+    return id;
+  }
+  NodeId above = node(id).up;
+  while (above != kNoNode && node(above).next == id) {
+    id = above;
+    above = node(id).up;
+  }
+  return above;
+}
+
+NodeId PrefixTree::PreviousBlock(NodeId id) const {
+  if (node(id).previous != kNoNode) {
+    for (id = node(id).previous; node(id).next != kNoNode;) id = node(id).next;
+    return id;
+  }
+  NodeId above = node(id).up;
+  while (above != kNoNode && node(above).previous == id) {
+    id = above;
+    above = node(id).up;
+  }
+  return above;
+}
+
+NodeId PrefixTree::LowerBound(NodeId parent, std::span<const TokenId> wanted) const {
+  NodeId found = kNoNode;
+  for (NodeId id = node(parent).first_child; id != kNoNode;) {
+    const bool before = IsBefore(tokens(id), wanted);
+    if (!before) found = id;
+    id = before ? node(id).next : node(id).previous;
+  }
+  return found;
+}
+
+NodeId& PrefixTree::LinkTo(NodeId id) {
+  const NodeId up = node(id).up;
+  if (up == kNoNode) return node(node(id).parent).first_child;
+  return node(up).previous == id ? node(up).previous : node(up).next;
+}
+
+// Exchanges a block with the one above it among its siblings; the order stays.
+void PrefixTree::RotateUp(NodeId id) {
+  const NodeId above = node(id).up;
+  LinkTo(above) = id;
+  node(id).up = node(above).up;
+  const bool left = node(above).previous == id;
+  NodeId& inner = left ? node(id).next : node(id).previous;
+  (left ? node(above).previous : node(above).next) = inner;
+  if (inner != kNoNode) node(inner).up = above;
+  inner = above;
+  node(above).up = id;
+}
+
+void PrefixTree::AddBlockLink(NodeId id) {
+  const std::span<const TokenId> mine = tokens(id);
+  NodeId above = kNoNode;
+  NodeId* link = &node(node(id).parent).first_child;
+  while (*link != kNoNode) {
+    above = *link;
+    link = IsBefore(tokens(above), mine) ? &node(above).next : &node(above).previous;
+  }
+  *link = id;
+  node(id).up = above;
+  while (node(id).up != kNoNode && Priority(node(id).up) < Priority(id)) RotateUp(id);
+}
+
+void PrefixTree::RemoveBlockLink(NodeId id) {
+  while (true) {
+    const NodeId left = node(id).previous, right = node(id).next;
+    if (left == kNoNode && right == kNoNode) break;
+    const bool take_left = right == kNoNode || (left != kNoNode && Priority(left) > Priority(right));
+    RotateUp(take_left ? left : right);
+  }
+  LinkTo(id) = kNoNode;
+}
+
 NodeId PrefixTree::Deepest(NodeId id) const {
   while (true) {
-    const Node& each = node(id);
-    if (each.first_child != kNoNode) {
-      id = each.first_child;
-    } else if (each.first_tail != kNoNode) {
-      return each.first_tail;
+    if (const NodeId block = FirstBlock(id); block != kNoNode) {
+      id = block;
     } else {
-      return id;
+      return node(id).first_tail != kNoNode ? node(id).first_tail : id;
     }
   }
 }
 
 NodeId PrefixTree::NextBelow(NodeId root, NodeId id) const {
   const Node& each = node(id);
-  if (each.next != kNoNode) return Deepest(each.next);
-  if (each.kind == Kind::kBlock && node(each.parent).first_tail != kNoNode) return node(each.parent).first_tail;
+  if (each.kind == Kind::kBlock) {
+    if (const NodeId next = NextBlock(id); next != kNoNode) return Deepest(next);
+    if (node(each.parent).first_tail != kNoNode) return node(each.parent).first_tail;
+  } else if (each.next != kNoNode) {
+    return each.next;
+  }
   return each.parent == root ? kNoNode : each.parent;
 }
 
@@ -126,6 +225,7 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
   made = Node{.parent = parent,
               .previous = kNoNode,
               .next = kNoNode,
+              .up = kNoNode,
               .first_child = kNoNode,
               .first_tail = kNoNode,
               .count = static_cast<uint32_t>(tokens.size()),
@@ -134,7 +234,11 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + size_t{id.value()} * options_.block_tokens);
   if (parent == kNoNode) return id;
   CHECK(node(parent).kind == Kind::kRoot || node(parent).kind == Kind::kBlock);
-  NodeId& first = FirstOf(parent, kind);
+  if (kind == Kind::kBlock) {
+    AddBlockLink(id);
+    return id;
+  }
+  NodeId& first = node(parent).first_tail;
   made.next = first;
   if (first != kNoNode) node(first).previous = id;
   first = id;
@@ -155,14 +259,10 @@ void PrefixTree::Remove(NodeId id) {
   CHECK(node(id).kind != Kind::kFree);
   CHECK(IsFreeLeaf(id));
   Node& gone = node(id);
-  if (gone.parent != kNoNode) {
-    if (gone.previous == kNoNode)
-      FirstOf(gone.parent, gone.kind) = gone.next;
-    else
-      node(gone.previous).next = gone.next;
-    if (gone.next != kNoNode) node(gone.next).previous = gone.previous;
-  }
+  if (gone.kind == Kind::kBlock) RemoveBlockLink(id);
   if (gone.kind == Kind::kTail) {
+    (gone.previous == kNoNode ? node(gone.parent).first_tail : node(gone.previous).next) = gone.next;
+    if (gone.next != kNoNode) node(gone.next).previous = gone.previous;
     --node(gone.parent).tails;
     --tails_;
   } else {
@@ -198,6 +298,25 @@ void PrefixTree::IndexRemove(NodeId id) {
   index_[hole] = 0;
 }
 
+// The blocks of one parent: in order, heaped, each with the links that lead to it. Returns how many.
+uint32_t PrefixTree::CheckBlocks(NodeId parent) const {
+  uint32_t count = 0;
+  NodeId last = kNoNode;
+  for (NodeId id = FirstBlock(parent); id != kNoNode; id = NextBlock(id)) {
+    const Node& each = node(id);
+    CHECK(each.kind == Kind::kBlock);
+    CHECK_EQ(each.parent, parent);
+    CHECK(last == kNoNode || IsBefore(tokens(last), tokens(id)));
+    CHECK_EQ(PreviousBlock(id), last);
+    CHECK(each.up == kNoNode || Priority(each.up) >= Priority(id));
+    CHECK(each.up != kNoNode || node(parent).first_child == id);
+    last = id;
+    ++count;
+  }
+  CHECK_EQ(LastBlock(parent), last);
+  return count;
+}
+
 void PrefixTree::CheckIntegrity() const {
   uint32_t blocks = 0, tails = 0, roots = 0, free = 0, indexed = 0, linked = 0, hidden = 0;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
@@ -211,22 +330,15 @@ void PrefixTree::CheckIntegrity() const {
     CHECK(each.kind != Kind::kTail || (each.first_child == kNoNode && each.first_tail == kNoNode));
     CHECK(each.kind != Kind::kBlock || each.count == options_.block_tokens);
     CHECK(each.kind != Kind::kTail || (each.count > 0 && each.count < options_.block_tokens));
+    if (each.kind != Kind::kTail) linked += CheckBlocks(id);
     NodeId previous = kNoNode;
-    const auto check_child = [&](NodeId child) {
+    uint32_t own_tails = 0;
+    ForEachTail(id, [&](NodeId child) {
+      CHECK(node(child).kind == Kind::kTail);
       CHECK_EQ(node(child).parent, id);
       CHECK_EQ(node(child).previous, previous);
       previous = child;
       ++linked;
-    };
-    ForEachBlock(id, [&](NodeId child) {
-      CHECK(node(child).kind == Kind::kBlock);
-      check_child(child);
-    });
-    previous = kNoNode;
-    uint32_t own_tails = 0;
-    ForEachTail(id, [&](NodeId child) {
-      CHECK(node(child).kind == Kind::kTail);
-      check_child(child);
       ++own_tails;
     });
     CHECK_EQ(own_tails, each.tails);

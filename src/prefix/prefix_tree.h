@@ -71,26 +71,30 @@ class PrefixTree {
   // Of the root that it hangs under, or is: below roots_max, and no other root's while that one lives.
   uint32_t root_index(NodeId id) const { return node(id).root; }
   uint32_t tail_count(NodeId id) const { return node(id).tails; }
-  NodeId NewestChild(NodeId id) const {  // block, else tail, else kNoNode
+  NodeId AnyChild(NodeId id) const {  // block, else tail, else kNoNode
     return node(id).first_child != kNoNode ? node(id).first_child : node(id).first_tail;
   }
-  bool HasChildren(NodeId id) const { return node(id).first_child != kNoNode; }
 
   uint32_t blocks() const { return blocks_; }
   uint32_t tails() const { return tails_; }
   uint32_t roots() const { return roots_; }
   uint64_t key_collisions() const { return key_collisions_; }
 
-  // Visits blocks and tails under `parent`, tails from the newest on: f(NodeId). `f` may remove the
-  // node it is given.
-  template <class F>
-  void ForEachBlock(NodeId parent, F f) const {
-    ForEachFrom(node(parent).first_child, f);
-  }
+  // Visits the tails of `parent`, from the newest on: f(NodeId). `f` may remove the node it is given.
   template <class F>
   void ForEachTail(NodeId parent, F f) const {
-    ForEachFrom(node(parent).first_tail, f);
+    for (NodeId id = node(parent).first_tail; id != kNoNode;) {
+      const NodeId next = node(id).next;
+      f(id);
+      id = next;
+    }
   }
+  // The blocks of `parent` are in the order of their tokens. kNoNode before the first and after the last.
+  NodeId FirstBlock(NodeId parent) const;
+  NodeId NextBlock(NodeId id) const;
+  NodeId PreviousBlock(NodeId id) const;
+  // The first whose tokens do not come before `tokens`. O(log blocks).
+  NodeId LowerBound(NodeId parent, std::span<const TokenId> tokens) const;
 
   // A walk over all below `root`, children before their parents: begin here, and go on until nothing is left. The
   // next is known before a node is removed.
@@ -106,40 +110,52 @@ class PrefixTree {
     uint32_t tokens_any = 0;  // the longest run of any child or tail, usable or not
     bool differs = false;     // what has the longest run goes on with another token than `wanted`
   };
-  // The longest common run of `wanted` with a child or tail of `parent` for which usable(NodeId) holds.
-  // O(children + tails); comparing one that differs at once costs one cache line.
+  // The longest common run of `wanted` with a child or tail of `parent` for which usable(NodeId) holds. O(log children
+  // + tails): the longest runs are next to where `wanted` belongs. Of unusable children there, kUnusableMax are looked
+  // at.
   template <class Usable>
   Run LongestRun(NodeId parent, std::span<const TokenId> wanted, Usable usable) const {
     Run best;
+    // False: nothing beyond this one has a longer run than the best.
     const auto consider = [&](NodeId id) {
       const std::span<const TokenId> have = tokens(id);
       const size_t most = std::min(have.size(), wanted.size());
-      size_t run = 0;
-      while (run < most && have[run] == wanted[run]) ++run;
+      const auto run =
+          static_cast<uint32_t>(std::mismatch(have.begin(), have.begin() + most, wanted.begin()).first - have.begin());
       if (run >= best.tokens_any) {
         // Siblings with equal runs: one that ends there leaves the question open, one that goes on answers it.
         best.differs = (best.differs && run == best.tokens_any) || run < most;
-        best.tokens_any = static_cast<uint32_t>(run);
+        best.tokens_any = run;
       }
-      if (run > best.tokens && usable(id)) {
-        best.tokens = static_cast<uint32_t>(run);
-        best.node = id;
-      }
+      if (run <= best.tokens) return false;
+      if (!usable(id)) return true;
+      best.tokens = run;
+      best.node = id;
+      return false;
     };
-    ForEachBlock(parent, consider);
+    const NodeId above = LowerBound(parent, wanted);
+    NodeId id = above;
+    for (uint32_t i = 0; i < kUnusableMax && id != kNoNode && consider(id); ++i) id = NextBlock(id);
+    id = above == kNoNode ? LastBlock(parent) : PreviousBlock(above);
+    for (uint32_t i = 0; i < kUnusableMax && id != kNoNode && consider(id); ++i) id = PreviousBlock(id);
     ForEachTail(parent, consider);
     return best;
   }
+  static constexpr uint32_t kUnusableMax = 64;
 
   // Aborts unless links, counts and the index agree. O(nodes).
   void CheckIntegrity() const;
 
  private:
   enum class Kind : uint8_t { kFree = 0, kRoot, kBlock, kTail };
+  // Blocks of one parent are a treap: a search tree by their tokens that is a heap by a hash of their ids. Tails are
+  // few and make a list.
   struct Node {
-    Digest digest;                  // root: namespace; block: key; tail: none
-    NodeId parent, previous, next;  // siblings of the same kind; a free node's `next`
-    NodeId first_child, first_tail;
+    Digest digest;  // root: namespace; block: key; tail: none
+    NodeId parent;
+    NodeId previous, next;           // block: left and right below it; tail: its neighbours; free: `next`
+    NodeId up;                       // block: above it among its siblings
+    NodeId first_child, first_tail;  // first_child: top of the treap
     uint32_t tails;
     uint32_t refs;
     uint32_t count;  // tokens
@@ -157,17 +173,13 @@ class PrefixTree {
 
   Node& node(NodeId id) { return nodes_[id.value()]; }
   const Node& node(NodeId id) const { return nodes_[id.value()]; }
-  template <class F>
-  void ForEachFrom(NodeId id, F f) const {
-    while (id != kNoNode) {
-      const NodeId next = node(id).next;
-      f(id);
-      id = next;
-    }
-  }
-  NodeId& FirstOf(NodeId parent, Kind kind) {
-    return kind == Kind::kTail ? node(parent).first_tail : node(parent).first_child;
-  }
+  static uint32_t Priority(NodeId id) { return id.value() * 2654435769u; }
+  NodeId LastBlock(NodeId parent) const;
+  void AddBlockLink(NodeId id);
+  void RemoveBlockLink(NodeId id);
+  NodeId& LinkTo(NodeId id);  // what points to it from above
+  void RotateUp(NodeId id);
+  uint32_t CheckBlocks(NodeId parent) const;
   NodeId Deepest(NodeId id) const;
   NodeId NewNode(Kind kind, NodeId parent, std::span<const TokenId> tokens);
   size_t Home(const Digest& digest) const { return TableHash(digest) & (index_.size() - 1); }

@@ -124,5 +124,100 @@ TEST(PrefixTreeRandom, FindsWhatAMapFinds) {
   }
 }
 
+// Children that share more or less of their tokens, added and removed at random, against a list of them.
+TEST(PrefixTreeChildrenTest, LongestRunsAndOrderAreThoseOfAList) {
+  constexpr uint32_t kBlockTokens = 6;
+  std::mt19937 random(5);
+  Ledger ledger(1 << 22);
+  PrefixTree tree({.block_tokens = kBlockTokens, .blocks_max = 300, .roots_max = 1}, ledger);
+  const NodeId root = tree.AddRoot(Root(1));
+  std::map<std::vector<TokenId>, NodeId> children;
+  const auto draw = [&](uint32_t length) {
+    std::vector<TokenId> tokens;
+    while (tokens.size() < length) tokens.push_back(TokenId(static_cast<int32_t>(random() % 3)));
+    return tokens;
+  };
+  for (int step = 0; step < 20000; ++step) {
+    const std::vector<TokenId> tokens = draw(kBlockTokens);
+    const auto at = children.find(tokens);
+    if (at == children.end() && children.size() < 250) {
+      children[tokens] = *tree.AddBlock(root, Key(step), tokens);
+    } else if (at != children.end()) {
+      tree.Remove(at->second);
+      children.erase(at);
+    }
+    const std::vector<TokenId> wanted = draw(random() % (kBlockTokens + 1));
+    const auto usable = [](NodeId id) { return id.value() % 3 != 0; };
+    uint32_t longest = 0, longest_usable = 0;
+    bool differs = false;
+    for (const auto& [have, id] : children) {
+      uint32_t run = 0;
+      while (run < wanted.size() && wanted[run] == have[run]) ++run;
+      if (run > longest) differs = false;
+      if (run >= longest && run < wanted.size()) differs = true;
+      longest = std::max(longest, run);
+      if (usable(id)) longest_usable = std::max(longest_usable, run);
+    }
+    const PrefixTree::Run run = tree.LongestRun(root, wanted, usable);
+    ASSERT_EQ(run.tokens_any, longest);
+    ASSERT_EQ(run.tokens, longest_usable);
+    ASSERT_EQ(run.differs, differs) << step;
+    ASSERT_TRUE(run.node == kNoNode || usable(run.node));
+    NodeId id = tree.FirstBlock(root);
+    for (const auto& [have, child] : children) {
+      ASSERT_EQ(id, child);
+      id = tree.NextBlock(id);
+    }
+    ASSERT_EQ(id, kNoNode);
+    if (step % 100 == 0) tree.CheckIntegrity();
+  }
+}
+
+TEST(PrefixTreeChildrenTest, AWalkMeetsChildrenBeforeParentsAndSurvivesTheirRemoval) {
+  std::mt19937 random(5);
+  Ledger ledger(1 << 22);
+  PrefixTree tree({.block_tokens = 2, .blocks_max = 200, .roots_max = 1}, ledger);
+  const NodeId root = tree.AddRoot(Root(1));
+  EXPECT_EQ(tree.FirstBelow(root), kNoNode);
+  std::vector<NodeId> blocks = {root};
+  for (int i = 0; i < 150; ++i) {
+    const NodeId parent = blocks[random() % blocks.size()];
+    if (i % 4 == 0) {
+      tree.AddTail(parent, Tokens({i}));
+    } else {
+      blocks.push_back(*tree.AddBlock(parent, Key(i), Tokens({i, i})));
+    }
+  }
+  uint32_t left = 150;
+  for (NodeId node = tree.FirstBelow(root); node != kNoNode; --left) {
+    const NodeId next = tree.NextBelow(root, node);
+    tree.Remove(node);  // checks that nothing hangs below it
+    node = next;
+  }
+  EXPECT_EQ(left, 0u);
+  tree.CheckIntegrity();
+}
+
+TEST(PrefixTreeChildrenTest, WhatIsHiddenIsNotFoundAndGivesItsKeyFree) {
+  Ledger ledger(1 << 20);
+  PrefixTree tree({.block_tokens = 2, .blocks_max = 8, .roots_max = 2}, ledger);
+  const NodeId root = tree.AddRoot(Root(1));
+  const NodeId block = *tree.AddBlock(root, Key(1), Tokens({1, 2}));
+  tree.Hide(root);
+  tree.Hide(block);
+  EXPECT_EQ(tree.FindRoot(Root(1)), std::nullopt);
+  EXPECT_EQ(tree.FindBlock(root, Key(1), Tokens({1, 2})), std::nullopt);
+  const NodeId again = tree.AddRoot(Root(1));
+  EXPECT_NE(tree.root_index(again), tree.root_index(root));
+  const NodeId same = *tree.AddBlock(again, Key(1), Tokens({1, 2}));
+  EXPECT_EQ(tree.root_index(same), tree.root_index(again));
+  EXPECT_EQ(tree.key_collisions(), 0u);
+  tree.CheckIntegrity();
+  tree.Remove(block);
+  tree.Remove(root);
+  tree.CheckIntegrity();
+  EXPECT_EQ(tree.FindBlock(again, Key(1), Tokens({1, 2})), same);
+}
+
 }  // namespace
 }  // namespace reprise
