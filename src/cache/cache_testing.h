@@ -122,6 +122,58 @@ class Stamps {
   std::vector<uint64_t> states_;  // [position]
 };
 
+// Slots in memory of the test's own. It does no more than it must: of what it copies only the rows asked for are
+// right, the others become kOther.
+class OwnMemory : public SlotMemory {
+ public:
+  static constexpr uint16_t kOther = 0x1234;
+
+  OwnMemory(const Geometry& geometry, const std::vector<uint32_t>& slots) : geometry_(geometry) {
+    for (uint32_t g = 0; g < slots.size(); ++g) {
+      bytes_.emplace_back(slots[g] * SlotBytes(geometry, GroupId(g)));
+      views_.push_back({.base = bytes_.back().data(), .slots = slots[g]});
+    }
+  }
+  std::span<const KvGroupView> views() const { return views_; }
+
+  void CopyRows(GroupId group, SlotId from, SlotId to, uint32_t rows) override {
+    ASSERT_NE(from, to);
+    ASSERT_TRUE(rows > 0 && rows <= geometry_.block_tokens);
+    ++copies;
+    ForEachElement(group, [&](const KvLayerView& view, uint64_t at, uint32_t row) {
+      Element(view.Key(to) + at) = row < rows ? Element(view.Key(from) + at) : kOther;
+    });
+  }
+  void ClearRows(GroupId group, SlotId slot, uint32_t first_row) override {
+    ASSERT_LT(first_row, geometry_.block_tokens);
+    ++clears;
+    ForEachElement(group, [&](const KvLayerView& view, uint64_t at, uint32_t row) {
+      if (row >= first_row) Element(view.Key(slot) + at) = 0;
+    });
+  }
+
+  uint64_t copies = 0;
+  uint64_t clears = 0;
+
+ private:
+  static uint16_t& Element(std::byte* at) { return *reinterpret_cast<uint16_t*>(at); }
+  // f(view of a layer, offset of an element in a slot's layer, its row)
+  template <class F>
+  void ForEachElement(GroupId group, F f) const {
+    for (uint32_t layer = 0; layer < geometry_.group(group).layers.size(); ++layer) {
+      const KvLayerView view = LayerView(geometry_, group, views_[group.value()], layer);
+      for (uint64_t i = 0; i < uint64_t{view.kv_heads} * view.key_dim * view.block_tokens; ++i)
+        f(view, i * 2, static_cast<uint32_t>(i % view.block_tokens));
+      for (uint64_t i = 0; i < uint64_t{view.kv_heads} * view.block_tokens * view.value_dim; ++i)
+        f(view, view.value_offset + i * 2, static_cast<uint32_t>(i / view.value_dim % view.block_tokens));
+    }
+  }
+
+  const Geometry geometry_;
+  std::vector<std::vector<std::byte>> bytes_;  // [groups][slots][SlotBytes]
+  std::vector<KvGroupView> views_;
+};
+
 // A cache, and one call per thing that a test does with it.
 class TestCache {
  public:
@@ -133,10 +185,12 @@ class TestCache {
     uint32_t in_flight_max = 16;
     uint64_t shuffle_seed = 1;
     BlockKeyFunction block_key = nullptr;
+    bool own_memory = false;  // K and V in an OwnMemory
   };
   TestCache() : TestCache(Options()) {}
   explicit TestCache(const Options& options)
-      : options_(FullOptions(options)),
+      : memory_(options.own_memory ? std::make_unique<OwnMemory>(options.geometry, options.slots) : nullptr),
+        options_(FullOptions(options, memory_.get())),
         ledger_(uint64_t{1} << 30),
         cache_(std::make_unique<KvCache>(options_, ledger_)),
         name_space_(cache_->Namespace({.tenant = "test"})) {}
@@ -145,6 +199,8 @@ class TestCache {
   KvCache* operator->() { return cache_.get(); }
   const KvCacheOptions& options() const { return options_; }
   const Ledger& ledger() const { return ledger_; }
+  OwnMemory* memory() { return memory_.get(); }
+  std::span<const KvGroupView> views() const { return memory_ ? memory_->views() : cache_->group_views(); }
   NamespaceDigests name_space() const { return name_space_; }
 
   // A running sequence with the tokens it was fed.
@@ -192,8 +248,7 @@ class TestCache {
   }
   void WriteRows(Running& running, uint32_t start, uint32_t rows) {
     running.stamps->Cover(std::span(running.tokens).first(start + rows));
-    for (uint32_t i = 0; i < rows; ++i)
-      running.stamps->Write(cache_->group_views(), running.sequence.tables(), start + i);
+    for (uint32_t i = 0; i < rows; ++i) running.stamps->Write(views(), running.sequence.tables(), start + i);
   }
   void StepTo(Running& running, size_t length) {
     while (running.sequence.length() < length)
@@ -220,13 +275,14 @@ class TestCache {
   void CheckRows(Running& running) {
     const uint32_t length = running.sequence.length();
     running.stamps->Cover(std::span(running.tokens).first(length));
-    ASSERT_TRUE(running.stamps->Check(cache_->group_views(), running.sequence.tables(), length, length))
+    ASSERT_TRUE(running.stamps->Check(views(), running.sequence.tables(), length, length))
         << "a reused row is not what this prefix computes, length " << length;
   }
 
  private:
-  static KvCacheOptions FullOptions(const Options& options) {
+  static KvCacheOptions FullOptions(const Options& options, SlotMemory* memory) {
     KvCacheOptions full;
+    full.memory = memory;
     full.geometry = options.geometry;
     full.slots = options.slots;
     full.sequences_max = options.sequences_max;
@@ -237,6 +293,7 @@ class TestCache {
     return full;
   }
 
+  const std::unique_ptr<OwnMemory> memory_;
   const KvCacheOptions options_;
   Ledger ledger_;
   std::unique_ptr<KvCache> cache_;

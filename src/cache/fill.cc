@@ -3,7 +3,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "block/slot_rows.h"
 #include "cache/kv_cache_impl.h"
 
 namespace reprise {
@@ -173,7 +172,7 @@ void KvCache::Impl::ClearDirty(uint32_t index) {
     for (uint32_t block = mine.length / block_tokens(); block < CeilDiv(mine.dirty, block_tokens()); ++block) {
       const uint32_t start = block * block_tokens();
       if (slots[block] == kNoSlot) continue;
-      ClearRows(options.geometry, group.id, group.pool.bytes(slots[block]), std::max(mine.length, start) - start);
+      ClearSlotRows(group, slots[block], std::max(mine.length, start) - start);
     }
   }
   mine.dirty = mine.length;

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "block/slot_rows.h"
 #include "cache/kv_cache_impl.h"
 #include "prefix/namespace.h"
 
@@ -32,7 +33,7 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
                       .reusable = ReuseList(pool.name + " order", pool.slots, ledger),
                       .owner = owners.first(pool.slots)});
     owners = owners.subspan(pool.slots);
-    views.push_back(groups.back().pool.view());
+    if (options.memory == nullptr) views.push_back(groups.back().pool.view());
   }
   std::fill(memory.owners.begin(), memory.owners.end(), kNoNode);
   std::fill(memory.node_slots.begin(), memory.node_slots.end(), kNoSlot);
@@ -40,6 +41,16 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     memory.sequences[i - 1] = Sequence{};
     memory.free[free_sequences++] = i - 1;
   }
+}
+
+void KvCache::Impl::CopySlotRows(const Group& group, SlotId from, SlotId to, uint32_t rows) const {
+  if (options.memory != nullptr) return options.memory->CopyRows(group.id, from, to, rows);
+  CopyRows(options.geometry, group.id, group.pool.bytes(from), group.pool.bytes(to), rows);
+}
+
+void KvCache::Impl::ClearSlotRows(const Group& group, SlotId slot, uint32_t first_row) const {
+  if (options.memory != nullptr) return options.memory->ClearRows(group.id, slot, first_row);
+  ClearRows(options.geometry, group.id, group.pool.bytes(slot), first_row);
 }
 
 CacheSequence::CacheSequence(CacheSequence&& other) noexcept

@@ -11,7 +11,8 @@
 // Planned:   admission reserves the worst case of every group: Prepare cannot fail and a pinned block
 //            is never evicted.
 //
-// Ownership: the cache owns all slots and must outlive its sequences.
+// Ownership: the cache owns all slots and must outlive its sequences; their bytes too, unless the options name a
+//            SlotMemory.
 // Threads:   one thread, the engine's.
 // Errors:    a full cache is an outcome (kWait, kNever); misuse aborts.
 // Design:    DESIGN 4-7, docs/format/block.md, docs/format/identity.md
@@ -32,6 +33,7 @@
 #include "base/ids.h"
 #include "base/kv_view.h"
 #include "base/ledger.h"
+#include "block/slot_memory.h"
 #include "cache/prefix_report.h"
 #include "prefix/block_key.h"
 #include "prefix/namespace.h"
@@ -45,6 +47,7 @@ struct KvCacheOptions {
   uint32_t sequences_max = 0;            // admitted at once
   uint32_t context_max = 0;              // tokens of one sequence
   uint32_t in_flight_max = 0;            // rows that one Prepare may ask for
+  SlotMemory* memory = nullptr;          // not null: K and V lie there, and the cache takes no memory for them
   uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
   BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
 };
@@ -100,11 +103,11 @@ class CacheSequence {
 
 class KvCache {
  public:
-  // One line per component: pools by group, tree, block tables.
+  // One line per component: pools by group, tree, block tables. The slots' bytes are 0 with a SlotMemory.
   static std::vector<Footprint> Footprints(const KvCacheOptions& options);
   // Slots of each group for a byte budget: shares the bytes so that as many tokens as possible fit,
-  // window groups no more than they can use. Error: the budget holds not even one sequence of
-  // context_max tokens; the message gives both numbers.
+  // window groups no more than they can use. The slots' bytes count, those in a SlotMemory too. Error: the
+  // budget holds not even one sequence of context_max tokens; the message gives both numbers.
   static absl::StatusOr<std::vector<uint32_t>> PlanSlots(const KvCacheOptions& options, uint64_t budget_bytes);
 
   KvCache(const KvCacheOptions& options, Ledger& ledger);
@@ -145,7 +148,7 @@ class KvCache {
   };
   Purged Purge(std::string_view tenant);
 
-  // [groups], for the executor.
+  // [groups], for the executor. Empty with a SlotMemory.
   std::span<const KvGroupView> group_views() const;
   const Geometry& geometry() const;
   const ComputationIdentity& identity() const;

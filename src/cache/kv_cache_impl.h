@@ -166,6 +166,10 @@ struct KvCache::Impl {
   void CheckSequences() const;
   void CheckNamespaces() const;
 
+  // What is ever done to bytes of slots, here or in the engine's own memory.
+  void CopySlotRows(const Group& group, SlotId from, SlotId to, uint32_t rows) const;
+  void ClearSlotRows(const Group& group, SlotId slot, uint32_t first_row) const;
+
   uint32_t block_tokens() const { return options.geometry.block_tokens; }
   BlockKey Key(const Digest& previous, std::span<const TokenId> tokens) const;
   Sequence& sequence(uint32_t index) { return memory.sequences[index]; }
@@ -194,7 +198,7 @@ struct KvCache::Impl {
   PrefixTree tree;
   BlockTables tables;
   std::vector<Group> groups;
-  std::vector<KvGroupView> views;
+  std::vector<KvGroupView> views;  // empty with a SlotMemory
   mutable BlockHasher hasher;
   uint32_t free_sequences = 0;
   uint32_t oldest_namespace = kNoNamespace, newest_namespace = kNoNamespace;

@@ -46,9 +46,11 @@ std::vector<Setting> Settings() {
       {"full and window, one slot each beyond a sequence", with(mixed, {6, 12}, 8)},
       {"two full and two windows", with(three, {30, 24, 28, 26}, 5)},
       {"window only", with(windows, {24}, 8)},
+      {"two full and two windows, own memory", with(three, {30, 24, 28, 26}, 5)},
       {"forced collisions", with(mixed, {24, 24}, 8)},
   };
   settings.back().options.block_key = FewKeys;
+  settings[settings.size() - 2].options.own_memory = true;
   return settings;
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "block/slot_rows.h"
 #include "cache/kv_cache_impl.h"
 
 namespace reprise {
@@ -189,7 +188,7 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
     SlotId& from = node_slot(source, group.id);
     std::optional<SlotId> own = TryTakeSlot(group);
     if (own) {
-      CopyRows(options.geometry, group.id, group.pool.bytes(from), group.pool.bytes(*own), rows);
+      CopySlotRows(group, from, *own, rows);
       UnpinSlot(group, from);
     } else {
       // Admission counted the source itself as the one slot left: its rows stay where they are.

@@ -51,6 +51,7 @@ std::vector<uint32_t> SlotsFor(const KvCacheOptions& options, const Shares& shar
 
 uint64_t TotalBytes(KvCacheOptions options, const std::vector<uint32_t>& slots) {
   options.slots = slots;
+  options.memory = nullptr;  // the budget is for the slots' bytes too
   uint64_t bytes = 0;
   for (const Footprint& line : KvCache::Footprints(options)) bytes += line.bytes;
   return bytes;
@@ -109,7 +110,7 @@ BlockTablesOptions TableOptions(const KvCacheOptions& options) {
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group) {
   const std::string_view kind = Name(options.geometry.groups[group].kind);
   return {.name = absl::StrCat("kv pool ", group, " ", std::string(kind)),
-          .slot_bytes = SlotBytes(options.geometry, GroupId(group)),
+          .slot_bytes = options.memory != nullptr ? 0 : SlotBytes(options.geometry, GroupId(group)),
           .slots = options.slots[group],
           .shuffle_seed = options.shuffle_seed == 0 ? 0 : options.shuffle_seed + group};
 }
