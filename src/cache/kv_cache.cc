@@ -123,7 +123,10 @@ const Geometry& KvCache::geometry() const { return impl_->options.geometry; }
 KvCache::Stats KvCache::stats() const {
   Stats out = impl_->totals;
   for (const Impl::Group& group : impl_->groups)
-    out.groups.push_back({.slots_total = group.pool.size(),
+    out.groups.push_back({.kind = geometry().group(group.id).kind,
+                          .window = group.window,
+                          .slot_bytes = SlotBytes(geometry(), group.id),
+                          .slots_total = group.pool.size(),
                           .slots_free = group.pool.free(),
                           .slots_active = group.pool.pinned(),
                           .slots_reusable = group.pool.reusable()});

@@ -154,6 +154,9 @@ class KvCache {
   const ComputationIdentity& identity() const;
 
   struct GroupStats {
+    GroupKind kind = GroupKind::kFull;
+    uint32_t window = 0;  // tokens; 0 for other kinds
+    uint64_t slot_bytes = 0;
     uint32_t slots_total = 0;
     uint32_t slots_free = 0;
     uint32_t slots_active = 0;    // pinned
