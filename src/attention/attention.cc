@@ -8,6 +8,7 @@
 #include "attention/attention_plan.h"
 #include "attention/attention_table.h"
 #include "base/bytes.h"
+#include "base/carver.h"
 #include "base/check.h"
 #include "base/ledger.h"
 #include "kernel/run_pieces.h"

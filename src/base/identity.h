@@ -27,7 +27,7 @@ struct ComputationIdentity {
 struct Scope {
   std::string tenant;
   uint64_t epoch = 0;
-  std::optional<std::string> salt;  // the client's; absent and empty are different
+  std::optional<std::string> salt = std::nullopt;  // the client's; absent and empty are different
 };
 
 }  // namespace reprise

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/check.h"
 
 namespace reprise {
 namespace {

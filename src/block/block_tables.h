@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/carver.h"
 #include "base/ids.h"
 #include "base/ledger.h"
 

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/carver.h"
 #include "base/ids.h"
 #include "base/kv_view.h"
 #include "base/ledger.h"

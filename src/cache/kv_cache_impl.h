@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/carver.h"
 #include "block/block_tables.h"
 #include "block/slot_pool.h"
 #include "cache/kv_cache.h"

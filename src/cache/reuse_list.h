@@ -15,6 +15,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/carver.h"
 #include "base/ids.h"
 #include "base/ledger.h"
 

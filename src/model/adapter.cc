@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "base/carver.h"
 #include "base/check.h"
 #include "model/gguf.h"
 #include "model/identity.h"

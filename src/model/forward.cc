@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/attention.h"
+#include "base/carver.h"
 #include "base/check.h"
 #include "kernel/matmul.h"
 #include "kernel/ops.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/carver.h"
 #include "model/identity.h"
 #include "model/model_file.h"
 #include "model/status_macros.h"

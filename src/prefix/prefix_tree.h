@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 
+#include "base/carver.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/ledger.h"

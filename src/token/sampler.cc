@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/carver.h"
 #include "base/check.h"
 #include "base/ledger.h"
 #include "token/philox.h"
