@@ -8,7 +8,7 @@
 # -ffp-contract=off: a fused multiply-add happens where the code says so, and nowhere else (DESIGN 9).
 add_library(reprise_options INTERFACE)
 target_compile_options(reprise_options INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
-target_include_directories(reprise_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(reprise_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(REPRISE_SANITIZE)
   target_compile_options(reprise_options INTERFACE -fsanitize=${REPRISE_SANITIZE}
                          -fno-sanitize-recover=all -fno-omit-frame-pointer -g)

@@ -27,7 +27,9 @@ class TidyTest(unittest.TestCase):
     self.write("src/block/pool.h", '// A pool.\n#pragma once\n#include <vector>\n#include "base/ids.h"\n')
     self.write("src/block/pool.cc", '#include "block/pool.h"\n')
     self.write("src/block/pool_test.cc", '#include "block/pool.h"\n#include "env/clock.h"\n')
-    self.write("include/reprise/kv_cache.h", '// The cache.\n#pragma once\n#include <span>\n#include "absl/status/status.h"\n')
+    self.write("src/base/sizes.h",
+               '// Sizes.\n#pragma once\n#include <span>\n#include "absl/status/status.h"\n#include "base/ids.h"\n')
+    self.write("src/public_headers.txt", "# Public.\nbase/sizes.h\nbase/ids.h\n")
 
   def write(self, path, text):
     target = self.root / path
@@ -79,14 +81,26 @@ class TidyTest(unittest.TestCase):
     self.assert_only("env may include block, which is not of a lower rank")
 
   def test_public_headers_show_no_third_party(self):
-    self.write("include/reprise/kv_cache.h", '// The cache.\n#pragma once\n#include "llama.h"\n#include <boost/asio.hpp>\n')
+    self.write("src/base/sizes.h", '// Sizes.\n#pragma once\n#include "llama.h"\n#include <boost/asio.hpp>\n')
     self.assert_only("llama.h is not for the public interface", "boost/asio.hpp is not for the public interface")
 
+  def test_public_headers_include_public_headers(self):
+    self.write("src/public_headers.txt", "base/sizes.h\n")
+    self.assert_only("src/base/sizes.h:5: public-header: base/ids.h is not for the public interface")
+
+  def test_public_headers_exist_under_names_of_their_own(self):
+    self.write("src/public_headers.txt", "base/sizes.h\nbase/ids.h\nblock/ids.h\n")
+    self.assert_only("ids.h is there twice", "there is no block/ids.h", "ids.h is there twice")
+
   def test_at_most_fifteen_public_headers(self):
-    for i in range(14):
-      self.write(f"include/reprise/h{i}.h", "// One.\n#pragma once\n")
+    def list_headers(count):
+      for i in range(count):
+        self.write(f"src/base/h{i}.h", "// One.\n#pragma once\n")
+      self.write("src/public_headers.txt", "".join(f"base/h{i}.h\n" for i in range(count)))
+
+    list_headers(15)
     self.assert_only()
-    self.write("include/reprise/h14.h", "// One.\n#pragma once\n")
+    list_headers(16)
     self.assert_only("public headers: 16, at most 15")
 
   def test_headers_begin_with_a_contract(self):
