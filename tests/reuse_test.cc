@@ -88,6 +88,36 @@ TEST_P(Reuse, TextTurnsLoseAtMostTheSeam) {
   }
 }
 
+// One new prompt of 4,000 tokens from so many clients at once: computed once, and everyone gets the lone run's tokens.
+TEST(ReuseTogether, OneNewPromptOfManyClientsIsComputedOnce) {
+  LocalEngineOptions options{.model_path = ModelPath(SmallModels()[0]), .memory_bytes = 2ull << 30, .context = 4352};
+  auto local = LocalEngine::Load(options, nullptr);
+  ASSERT_TRUE(local.ok()) << local.status();
+  EngineInterface& engine = (*local)->engine();
+  const uint32_t block_tokens = (*local)->model().geometry.block_tokens;
+  std::vector<uint32_t> counts = {32};
+  if (std::getenv("REPRISE_LONG") != nullptr) counts = {8, 32, 128};
+  for (const uint32_t clients : counts) {
+    const GenerationRequest request = GreedyRequest(RandomTokens(4000, (*local)->model().vocab_size, clients), 2);
+    GenerationRequest cold = request;
+    cold.cache_read = cold.cache_write = false;
+    const Reply alone = PendingReply(engine, cold).Wait();
+    std::vector<std::unique_ptr<PendingReply>> pending;
+    for (uint32_t i = 0; i < clients; ++i) pending.push_back(std::make_unique<PendingReply>(engine, request));
+    uint64_t computed = 0;
+    for (const auto& each : pending) {
+      const Reply reply = each->Wait();
+      ASSERT_FALSE(reply.last.error) << reply.last.error->message;
+      EXPECT_EQ(reply.tokens, alone.tokens);
+      computed += reply.timings().computed_n;
+    }
+    EXPECT_EQ(alone.timings().computed_n, 4000u) << "the control";
+    EXPECT_LE(computed, 4000 + (clients - 1) * uint64_t{block_tokens});
+    std::printf("%u clients: %llu prompt tokens computed of %u\n", clients, static_cast<unsigned long long>(computed),
+                clients * 4000);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(SmallModels, Reuse, testing::ValuesIn(SmallModels()), [](const auto& info) {
   std::string name = info.param.substr(0, info.param.find('-'));
   std::erase_if(name, [](char c) { return c == '.'; });

@@ -31,6 +31,9 @@ inline LayerGroup WindowGroup(std::vector<uint32_t> layers, uint32_t window) {
           .value_dim = 1,
           .window = window};
 }
+inline LayerGroup LatentGroup(std::vector<uint32_t> layers) {
+  return {.kind = GroupKind::kLatent, .layers = std::move(layers), .kv_heads = 1, .key_dim = 5, .value_dim = 0};
+}
 inline Geometry SmallGeometry(std::vector<LayerGroup> groups, uint32_t block_tokens = 4) {
   return {.groups = std::move(groups), .block_tokens = block_tokens};
 }
