@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "model/adapter.h"
 
 namespace reprise {
 namespace {
@@ -56,6 +57,12 @@ std::string BannerText(const StartReport& report) {
   std::snprintf(size, sizeof(size), "%.0f M", static_cast<double>(model.parameters) / 1e6);
   AppendLine(text, "model", absl::StrCat(model.name, " (", model.family_name, ", ", size, " parameters)"));
   AppendLine(text, "weights", weights);
+  for (size_t i = 0; i < model.adapters.size(); ++i) {
+    const AdapterDescription& adapter = model.adapters[i];
+    AppendLine(text, i == 0 ? "adapters" : "",
+               absl::StrCat(adapter.name, ": rank ", adapter.rank_max, ", scale ", adapter.scale, ", ",
+                            HumanBytes(AdapterWeights::FootprintOf(adapter).bytes)));
+  }
   AppendLine(
       text, "K and V",
       absl::StrCat(std::string(Name(model.geometry.key_type)), ", blocks of ", model.geometry.block_tokens, " tokens"));
@@ -89,7 +96,7 @@ std::string BannerJson(const StartReport& report) {
   using nlohmann::ordered_json;
   const ModelDescription& model = *report.model;
   ordered_json weights = ordered_json::array(), memory = ordered_json::array(), limits = ordered_json::object(),
-               off = ordered_json::array();
+               off = ordered_json::array(), adapters = ordered_json::array();
   for (const WeightTypeCount& count : model.weight_types)
     weights.push_back({{"type", std::string(Name(count.type))},
                        {"bytes", count.bytes},
@@ -100,10 +107,17 @@ std::string BannerJson(const StartReport& report) {
     limits[limit.name] = {{"value", limit.value}, {"unit", limit.unit}, {"from", limit.from}};
   for (const OffLine& line : report.off)
     off.push_back({{"name", line.name}, {"meaning", line.meaning}, {"flag", line.flag}});
+  for (const AdapterDescription& adapter : model.adapters)
+    adapters.push_back({{"name", adapter.name},
+                        {"path", adapter.path},
+                        {"rank", adapter.rank_max},
+                        {"scale", adapter.scale},
+                        {"bytes", AdapterWeights::FootprintOf(adapter).bytes}});
   const ordered_json out = {
       {"model",
        {{"path", model.path}, {"name", model.name}, {"family", model.family_name}, {"parameters", model.parameters}}},
       {"weights", weights},
+      {"adapters", adapters},
       {"kv", {{"type", std::string(Name(model.geometry.key_type))}, {"block_tokens", model.geometry.block_tokens}}},
       {"arithmetic", Arithmetic(report)},
       {"threads", {{"value", report.threads}, {"from", report.threads_from}}},

@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<ChatBackend>> FromFile(const ChatFlags& flags) {
   if (!options.ok()) return options.status();
   if (flags.engine.sequences == 0) options->sequences_max = kSequences;
   options->queue_requests_max = kQueueRequests;
-  auto model = OpenModel(options->model_path, options->kv_type);
+  auto model = OpenModel(options->model_path, options->kv_type, options->adapters);
   if (!model.ok()) return model.status();
   const auto none = [](const StartSettings&, uint32_t) { return uint64_t{0}; };
   const absl::StatusOr<MemoryPlan> plan = PlanStart(**model, *options, none, ReadMachineInfo());

@@ -27,6 +27,9 @@ void EngineFlags::AddTo(CLI::App& app) {
   app.add_option("--kv-type", kv_type, "element type of K and V: f16, bf16 or f32")->capture_default_str();
   app.add_option("--isa", isa, "instruction set: portable, avx2 or avx512 (default: the best; the bits are the same)");
   app.add_option("--chat-template", chat_template_path, "a Jinja file to use instead of the model's own template");
+  app.add_option("--lora", loras, "a LoRA adapter, FILE or FILE:SCALE, for requests that do not say; may be repeated")
+      ->expected(1)
+      ->take_all();
 }
 
 absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
@@ -59,6 +62,7 @@ absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
     if (!text.ok()) return text.status();
     options.chat_template = *text;
   }
+  for (const std::string& lora : loras) options.adapters.push_back(ParseLora(lora));
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "engine/local_engine.h"
@@ -28,6 +29,7 @@ struct EngineFlags {
   std::string kv_type = "f16";
   std::string isa;
   std::string chat_template_path;
+  std::vector<std::string> loras;  // FILE or FILE:SCALE
 
   void AddTo(CLI::App& app);
   // InvalidArgument names the option and what it accepts.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -54,6 +55,16 @@ absl::StatusOr<std::string> ReadTextFile(std::string_view flag, const std::strin
   if (text.size() > bytes_max) return absl::InvalidArgumentError(error("is larger than ", bytes_max, " bytes"));
   if (text.empty()) return absl::InvalidArgumentError(error("is empty"));
   return text;
+}
+
+AdapterOptions ParseLora(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  float scale = 1.0f;
+  if (colon == std::string::npos) return {text, scale};
+  const char* const end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data() + colon + 1, end, scale);
+  if (error != std::errc() || read != end) return {text, 1.0f};
+  return {text.substr(0, colon), scale};
 }
 
 absl::StatusOr<KeyFile> ReadKeyFile(const std::string& path) {

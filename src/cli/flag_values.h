@@ -10,11 +10,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/description.h"
 
 namespace reprise {
 
 // "30s", "1500 ms", "2m": us ms s m h. A bare number is refused: its unit would be a guess.
 absl::StatusOr<uint32_t> ParseMilliseconds(std::string_view text);
+
+// "FILE" or "FILE:SCALE"; a file whose name ends like a scale is given with one.
+AdapterOptions ParseLora(const std::string& text);
 
 // One key a line; empty lines and lines that begin with # do not count.
 struct KeyFile {

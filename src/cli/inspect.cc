@@ -90,7 +90,7 @@ void AddInspectCommand(CLI::App& app, int& status) {
   command->add_flag("--json", flags->json, "print JSON");
   command->add_flag("--tensors", flags->tensors, "list every tensor");
   command->callback([flags, &status] {
-    const auto model = OpenModel(flags->path, ElementType::kF16);
+    const auto model = OpenModel(flags->path, ElementType::kF16, {});
     if (!model.ok()) {
       status = Report(model.status());
       return;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "model/adapter.h"
 #include "model/gguf.h"
 #include "model/model_file.h"
 
@@ -61,11 +62,18 @@ absl::Status CheckPath(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelDescription>> OpenModel(const std::string& path, ElementType kv_type) {
+absl::StatusOr<std::unique_ptr<ModelDescription>> OpenModel(const std::string& path, ElementType kv_type,
+                                                            const std::vector<AdapterOptions>& adapters) {
   const absl::Status checked = CheckPath(path);
   if (!checked.ok()) return checked;
   auto model = ModelDescription::Read(path, {.key_type = kv_type, .value_type = kv_type});
-  if (model.ok()) return model;
+  if (model.ok()) {
+    absl::StatusOr<std::vector<AdapterDescription>> read = ReadAdapters(adapters, **model);
+    if (!read.ok())
+      return absl::Status(read.status().code(), absl::StrCat("--lora: ", std::string(read.status().message())));
+    (*model)->adapters = *std::move(read);
+    return model;
+  }
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
   const std::string message(model.status().message());

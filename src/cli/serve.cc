@@ -90,7 +90,7 @@ absl::StatusOr<Start> Prepare(const ServeFlags& flags) {
     start.warnings.push_back(absl::StrCat("everybody who reaches ", start.server.host,
                                           " over the network may use this server; --api-key-file "
                                           "FILE asks for a key"));
-  auto model = OpenModel(start.options.model_path, start.options.kv_type);
+  auto model = OpenModel(start.options.model_path, start.options.kv_type, start.options.adapters);
   if (!model.ok()) return model.status();
   start.model = *std::move(model);
   const OtherBytes other = [limits = start.server.limits](const StartSettings& settings, uint32_t context) {

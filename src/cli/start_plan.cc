@@ -71,7 +71,8 @@ class Planner {
     if (type == options_.kv_type) return &model_;
     auto [at, added] = others_.try_emplace(type);
     if (added) {
-      auto model = ModelDescription::Read(model_.path, {.key_type = type, .value_type = type});
+      auto model =
+          ModelDescription::Read(model_.path, {.key_type = type, .value_type = type, .adapters = options_.adapters});
       if (model.ok()) at->second = *std::move(model);
     }
     return at->second.get();

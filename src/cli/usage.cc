@@ -34,6 +34,7 @@ constexpr std::array kForeignFlags = std::to_array<ForeignFlag>({
     {"--served-model-name", "here it is --alias"},
     {"--api-key", "here it is --api-key-file, so that no key is in the list of processes"},
     {"--chat-template-file", "here it is --chat-template FILE"},
+    {"--lora-scaled", "here it is --lora FILE:SCALE"},
     {"--jinja", "it is always on: chat goes through the model's Jinja template"},
     {"--enable-prefix-caching", "it is always on"},
     {"--cache-reuse", "it is always on, for prefixes; nothing else would be exact"},

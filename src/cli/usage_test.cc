@@ -84,6 +84,14 @@ TEST(FlagValuesTest, KeysAreOneALine) {
   EXPECT_FALSE(ReadKeyFile(path + ".none").ok());
 }
 
+TEST(FlagValuesTest, LorasMayHaveAScale) {
+  EXPECT_EQ(ParseLora("a.gguf"), (AdapterOptions{"a.gguf", 1.0f}));
+  EXPECT_EQ(ParseLora("a.gguf:0.5"), (AdapterOptions{"a.gguf", 0.5f}));
+  EXPECT_EQ(ParseLora("d:/a.gguf:-2"), (AdapterOptions{"d:/a.gguf", -2.0f}));
+  for (const char* name : {"a:b.gguf", "a.gguf:", "a.gguf:1x"})
+    EXPECT_EQ(ParseLora(name), (AdapterOptions{name, 1.0f}));
+}
+
 TEST(FlagValuesTest, LoopbackIsThisMachineOnly) {
   for (const char* host : {"127.0.0.1", "127.8.8.8", "::1", "localhost"}) EXPECT_TRUE(IsLoopback(host)) << host;
   for (const char* host : {"0.0.0.0", "::", "192.168.1.1", "example", "12.7.0.1"})

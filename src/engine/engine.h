@@ -20,8 +20,13 @@
 #include "base/ledger.h"
 #include "cache/kv_cache.h"
 #include "engine/generation.h"
+#include "model/executor.h"
 
 namespace reprise {
+
+// The adapters that take part, in order: what was asked for, or all that are loaded with the scales of the start.
+std::vector<AdapterUse> AdaptersOf(std::span<const AdapterInfo> loaded,
+                                   const std::optional<std::vector<AdapterUse>>& asked);
 
 // What a server needs of an engine; tests put a fake here.
 class EngineInterface {
@@ -49,6 +54,8 @@ class EngineInterface {
   };
   virtual Stats stats() const = 0;
   virtual uint32_t context_max() const = 0;
+  // What requests may name: constant.
+  virtual std::span<const AdapterInfo> adapters() const { return {}; }
 
   // What decides whether state is the same computation, for receipts: constant.
   struct Identity {
@@ -58,10 +65,11 @@ class EngineInterface {
   virtual const Identity& identity() const = 0;
 
   // What the cache has of a prompt now, without running it. `done` is called once, on the engine thread,
-  // between two steps. False: shutting down, and `done` is dropped.
+  // between two steps. False: shutting down, and `done` is dropped. REQUIRES: adapters that Submit would take.
   struct ExplainRequest {
     std::vector<TokenId> prompt;  // not empty
     Scope scope;
+    std::optional<std::vector<AdapterUse>> adapters;  // as GenerationRequest::adapters
     ReportView view = ReportView::kOwner;
   };
   virtual bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) = 0;

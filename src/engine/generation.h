@@ -13,6 +13,7 @@
 #include "base/identity.h"
 #include "base/ids.h"
 #include "cache/prefix_report.h"
+#include "model/batch.h"
 #include "token/grammar.h"
 #include "token/sampler.h"
 
@@ -40,6 +41,8 @@ struct GenerationRequest {
   std::shared_ptr<const Grammar> grammar;  // that the reply follows; null: free
   std::vector<std::string> stop;
   std::vector<TokenId> written_tokens;  // special tokens that the text shows (ChatPrompt)
+  // LoRA adapters that take part, in this order, each once; absent: all that are loaded, with their scales.
+  std::optional<std::vector<AdapterUse>> adapters;
   bool ignore_eos = false;
   std::optional<uint32_t> logprobs;  // log-probabilities of chosen tokens, and of this many top ones
   bool cache_read = true;

@@ -121,7 +121,8 @@ absl::StatusOr<MemoryPlan> LocalEngine::Plan(const ModelDescription& model, cons
 
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngineOptions& options,
                                                                const Progress& progress) {
-  auto model = ModelDescription::Read(options.model_path, {.key_type = options.kv_type, .value_type = options.kv_type});
+  auto model = ModelDescription::Read(
+      options.model_path, {.key_type = options.kv_type, .value_type = options.kv_type, .adapters = options.adapters});
   if (!model.ok()) return model.status();
   absl::StatusOr<MemoryPlan> plan = Plan(**model, options);
   if (!plan.ok()) return plan.status();

@@ -32,9 +32,10 @@ namespace reprise {
 
 struct LocalEngineOptions {
   std::string model_path;
-  uint64_t memory_bytes = 0;  // of the process; 0: DefaultMemoryBytes
-  uint32_t context = 0;       // 0: as trained, or what fits
-  uint32_t threads = 0;       // 0: the cores of this process
+  std::vector<AdapterOptions> adapters;  // in the order in which requests use them that do not say
+  uint64_t memory_bytes = 0;             // of the process; 0: DefaultMemoryBytes
+  uint32_t context = 0;                  // 0: as trained, or what fits
+  uint32_t threads = 0;                  // 0: the cores of this process
   ElementType kv_type = ElementType::kF16;
   std::optional<Isa> isa;  // absent: the best that this CPU has
   uint32_t sequences_max = 32;

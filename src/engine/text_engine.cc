@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "model/identity.h"
 
 namespace reprise {
 namespace {
@@ -22,6 +23,18 @@ double Milliseconds(std::chrono::steady_clock::duration duration) {
 }
 
 }  // namespace
+
+std::vector<AdapterUse> AdaptersOf(std::span<const AdapterInfo> loaded,
+                                   const std::optional<std::vector<AdapterUse>>& asked) {
+  std::vector<AdapterUse> uses;
+  if (asked) {
+    uses = *asked;
+  } else {
+    for (uint32_t i = 0; i < loaded.size(); ++i) uses.push_back({i, loaded[i].scale});
+  }
+  std::erase_if(uses, [](const AdapterUse& use) { return use.scale == 0; });
+  return uses;
+}
 
 std::vector<Footprint> TextEngine::Footprints(const SchedulerOptions& options, uint32_t vocab_size) {
   return {Scheduler::FootprintOf(options), {"sampler", Sampler::Footprint(vocab_size)}};
@@ -75,6 +88,39 @@ std::optional<RequestError> TextEngine::CheckBias(const GenerationRequest& reque
   return std::nullopt;
 }
 
+std::optional<RequestError> TextEngine::CheckAdapters(const GenerationRequest& request) const {
+  const auto bad = [](std::string message, double limit, double got) {
+    return RequestError{.http_status = 400,
+                        .code = "invalid_value",
+                        .param = "lora",
+                        .message = std::move(message),
+                        .limit = limit,
+                        .got = got};
+  };
+  if (!request.adapters) return std::nullopt;
+  const std::span<const AdapterInfo> loaded = executor_.adapters();
+  if (request.adapters->size() > kAdapterUsesMax)
+    return bad(absl::StrCat("at most ", kAdapterUsesMax, " adapters may take part in one request"), kAdapterUsesMax,
+               static_cast<double>(request.adapters->size()));
+  std::vector<bool> seen(loaded.size());
+  for (const AdapterUse& use : *request.adapters) {
+    if (use.adapter >= loaded.size())
+      return bad(absl::StrCat("there is no adapter ", use.adapter), static_cast<double>(loaded.size()), use.adapter);
+    const std::string& name = loaded[use.adapter].name;
+    if (seen[use.adapter]) return bad(absl::StrCat("adapter '", name, "' is named twice"), 1, 2);
+    seen[use.adapter] = true;
+    if (!(std::fabs(use.scale) <= kAdapterScaleLimit))
+      return bad(absl::StrCat("the scale of adapter '", name, "' must be from ", -kAdapterScaleLimit, " to ",
+                              kAdapterScaleLimit),
+                 kAdapterScaleLimit, use.scale);
+  }
+  return std::nullopt;
+}
+
+NamespaceDigests TextEngine::NamespaceOf(const Scope& scope, std::span<const AdapterUse> adapters) const {
+  return cache_->Namespace(scope, AdaptersIdentity(executor_.adapters(), adapters));
+}
+
 std::optional<RequestError> TextEngine::CheckRequest(const GenerationRequest& request) const {
   const auto bad = [&](std::string code, std::string message, double limit, double got) {
     return RequestError{.http_status = 400,
@@ -90,6 +136,7 @@ std::optional<RequestError> TextEngine::CheckRequest(const GenerationRequest& re
       return bad("invalid_value", absl::StrCat("token ", token.value(), " is not in the vocabulary"),
                  executor_.vocab_size() - 1.0, token.value());
   if (auto error = CheckBias(request)) return error;
+  if (auto error = CheckAdapters(request)) return error;
   const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1);
   if (tokens > options_.context_max)
     return bad(
@@ -159,7 +206,8 @@ bool TextEngine::Post(std::function<void()> task) {
 bool TextEngine::Explain(ExplainRequest request, std::function<void(PrefixReport)> done) {
   CHECK(!request.prompt.empty());
   return Post([this, request = std::move(request), done = std::move(done)] {
-    done(cache_->Explain(cache_->Namespace(request.scope), request.prompt, request.view));
+    done(cache_->Explain(NamespaceOf(request.scope, AdaptersOf(adapters(), request.adapters)), request.prompt,
+                         request.view));
   });
 }
 
@@ -246,9 +294,11 @@ bool TextEngine::TakeCommands() {
 }
 
 void TextEngine::Begin(SequenceId id, std::unique_ptr<Request> request) {
+  std::vector<AdapterUse> uses = AdaptersOf(adapters(), request->generation.adapters);
   scheduler_.Enqueue({.id = id,
-                      .name_space = cache_->Namespace(request->generation.scope),
+                      .name_space = NamespaceOf(request->generation.scope, uses),
                       .prompt = std::move(request->generation.prompt),
+                      .adapters = std::move(uses),
                       .tokens_max = request->tokens_max,
                       .cache_read = request->generation.cache_read,
                       .cache_write = request->generation.cache_write,

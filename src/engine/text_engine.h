@@ -41,6 +41,7 @@ class TextEngine : public EngineInterface {
   void Cancel(SequenceId id) override;
   Stats stats() const override;
   uint32_t context_max() const override { return options_.context_max; }
+  std::span<const AdapterInfo> adapters() const override { return executor_.adapters(); }
   void Drain(uint32_t deadline_ms) override;
 
   const Identity& identity() const override { return identity_; }
@@ -87,6 +88,8 @@ class TextEngine : public EngineInterface {
 
   std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
   std::optional<RequestError> CheckBias(const GenerationRequest& request) const;
+  std::optional<RequestError> CheckAdapters(const GenerationRequest& request) const;
+  NamespaceDigests NamespaceOf(const Scope& scope, std::span<const AdapterUse> adapters) const;
   bool Post(std::function<void()> task);
   void Loop();
   bool TakeCommands();  // false: stop

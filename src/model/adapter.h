@@ -22,10 +22,8 @@
 
 namespace reprise {
 
-inline constexpr uint32_t kAdaptersMax = 64;         // of one model
-inline constexpr uint32_t kAdapterRankMax = 1024;    // larger ones are as good as another model
-inline constexpr uint32_t kAdapterUsesMax = 8;       // of one sequence
-inline constexpr float kAdapterScaleLimit = 1024.f;  // scales are within [-limit, limit]
+inline constexpr uint32_t kAdaptersMax = 64;       // of one model
+inline constexpr uint32_t kAdapterRankMax = 1024;  // larger ones are as good as another model
 
 // The file, checked against the model; no tensor data.
 absl::StatusOr<AdapterDescription> ReadAdapter(const AdapterOptions& options, const ModelDescription& model);

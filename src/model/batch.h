@@ -10,6 +10,9 @@
 
 namespace reprise {
 
+inline constexpr uint32_t kAdapterUsesMax = 8;        // of one sequence
+inline constexpr float kAdapterScaleLimit = 1024.0f;  // scales are within [-limit, limit]
+
 // One LoRA adapter of the executor's (Executor::adapters) and how strongly it takes part.
 struct AdapterUse {
   uint32_t adapter = 0;  // index

@@ -97,7 +97,8 @@ void Scheduler::AddSlice(Sequence& sequence, uint32_t rows) {
   batch_slices_.push_back({.tokens = std::span(sequence.tokens).subspan(first_position, rows),
                            .first_position = first_position,
                            .tables = sequence.kv.tables(),
-                           .logits_rows = wants_token ? 1u : 0u});
+                           .logits_rows = wants_token ? 1u : 0u,
+                           .adapters = sequence.request.adapters});
 }
 
 bool Scheduler::Plan() {

@@ -40,8 +40,9 @@ struct SchedulerOptions {
 struct SequenceRequest {
   SequenceId id;
   NamespaceDigests name_space;
-  std::vector<TokenId> prompt;  // not empty
-  uint32_t tokens_max = 0;      // prompt + output, at most context_max
+  std::vector<TokenId> prompt;       // not empty
+  std::vector<AdapterUse> adapters;  // of every slice; the namespace is theirs
+  uint32_t tokens_max = 0;           // prompt + output, at most context_max
   bool cache_read = true;
   bool cache_write = true;
   bool report = false;  // `info` has what was found before the first slice, in words
