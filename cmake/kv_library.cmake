@@ -11,6 +11,10 @@ set_target_properties(reprise_kv PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME kv
                       ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 foreach(folder base env prefix block tier cache)
   if(TARGET reprise_${folder})
+    # So that it links into a shared object, a Python extension say. Without the second, gcc would inline nothing
+    # that another object could replace.
+    set_target_properties(reprise_${folder} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(reprise_${folder} PRIVATE -fno-semantic-interposition)
     target_sources(reprise_kv PRIVATE $<TARGET_OBJECTS:reprise_${folder}>)
   endif()
 endforeach()

@@ -4,12 +4,15 @@
 //
 // A row of a slot is the K and V of one token in all layers of the group, wherever they lie.
 //
+// Rows past a sequence's length hold what earlier sequences left there. If an attention touches them at all (0 times
+// NaN is NaN), all memory must be finite before its first use, and ClearRows keeps it so.
+//
 // Ownership: the engine's; it must outlive the cache.
 // Threads:   called on the thread that uses the cache, within the call that needs it, never after it.
 // Order:     a call may be queued instead of done (on the stream of an accelerator, say), as long as it takes
 //            effect after everything that the engine had queued before it and before everything queued after.
 // Errors:    neither may fail. An engine that can only fail must end the process or never read the slot.
-// Design:    DESIGN 3, 6
+// Design:    DESIGN 3, 6; docs/library.md
 #pragma once
 
 #include <cstdint>

@@ -50,11 +50,11 @@ std::vector<Setting> Settings() {
       {"two full and two windows", with(three, {30, 24, 28, 26}, 5)},
       {"latent and window", with(latent, {24, 26}, 8)},
       {"window only", with(windows, {24}, 8)},
-      {"two full and two windows, own memory", with(three, {30, 24, 28, 26}, 5)},
       {"forced collisions", with(mixed, {24, 24}, 8)},
   };
   settings.back().options.block_key = FewKeys;
-  settings[settings.size() - 2].options.own_memory = true;
+  settings.push_back({"two full and two windows, own memory", with(three, {30, 24, 28, 26}, 5)});
+  settings.back().options.own_memory = true;
   return settings;
 }
 

@@ -81,6 +81,11 @@ class Library(unittest.TestCase):
       opened = set(re.findall(r"(?m)^namespace ([\w:]+) \{", text))
       self.assertEqual(opened, {"reprise"}, header.name)
 
+  def test_links_into_a_shared_object(self):
+    archive = next(self.prefix.glob("lib*/**/libreprise_kv.a"))
+    self.must(CXX, "-shared", "-o", str(self.root / "extension.so"), "-Wl,--whole-archive", str(archive),
+              "-Wl,--no-whole-archive")
+
   def test_the_example_finds_builds_and_reuses(self):
     example = self.source / "examples" / "embed_kv"
     lines = (example / "embed_kv.cc").read_text(encoding="utf-8").splitlines()
