@@ -36,7 +36,7 @@ PrefixTree::PrefixTree(const PrefixTreeOptions& options, Ledger& ledger)
   for (uint32_t i = 0; i < options.roots_max; ++i) free_roots_[i] = options.roots_max - 1 - i;
   CHECK_LT(nodes_.size(), UINT32_MAX);
   for (size_t i = nodes_.size(); i > 0; --i) {
-    nodes_[i - 1].next = free_;
+    nodes_[i - 1].links.right = free_;
     free_ = NodeId(static_cast<uint32_t>(i - 1));
   }
 }
@@ -71,94 +71,8 @@ void PrefixTree::Hide(NodeId id) {
   hidden.hidden = true;
 }
 
-NodeId PrefixTree::FirstBlock(NodeId parent) const {
-  NodeId id = node(parent).first_child;
-  while (id != kNoNode && node(id).previous != kNoNode) id = node(id).previous;
-  return id;
-}
-
-NodeId PrefixTree::LastBlock(NodeId parent) const {
-  NodeId id = node(parent).first_child;
-  while (id != kNoNode && node(id).next != kNoNode) id = node(id).next;
-  return id;
-}
-
-NodeId PrefixTree::NextBlock(NodeId id) const {
-  if (node(id).next != kNoNode) {
-    for (id = node(id).next; node(id).previous != kNoNode;) id = node(id).previous;
-    return id;
-  }
-  NodeId above = node(id).up;
-  while (above != kNoNode && node(above).next == id) {
-    id = above;
-    above = node(id).up;
-  }
-  return above;
-}
-
-NodeId PrefixTree::PreviousBlock(NodeId id) const {
-  if (node(id).previous != kNoNode) {
-    for (id = node(id).previous; node(id).next != kNoNode;) id = node(id).next;
-    return id;
-  }
-  NodeId above = node(id).up;
-  while (above != kNoNode && node(above).previous == id) {
-    id = above;
-    above = node(id).up;
-  }
-  return above;
-}
-
 NodeId PrefixTree::LowerBound(NodeId parent, std::span<const TokenId> wanted) const {
-  NodeId found = kNoNode;
-  for (NodeId id = node(parent).first_child; id != kNoNode;) {
-    const bool before = IsBefore(tokens(id), wanted);
-    if (!before) found = id;
-    id = before ? node(id).next : node(id).previous;
-  }
-  return found;
-}
-
-NodeId& PrefixTree::LinkTo(NodeId id) {
-  const NodeId up = node(id).up;
-  if (up == kNoNode) return node(node(id).parent).first_child;
-  return node(up).previous == id ? node(up).previous : node(up).next;
-}
-
-// Exchanges a block with the one above it among its siblings; the order stays.
-void PrefixTree::RotateUp(NodeId id) {
-  const NodeId above = node(id).up;
-  LinkTo(above) = id;
-  node(id).up = node(above).up;
-  const bool left = node(above).previous == id;
-  NodeId& inner = left ? node(id).next : node(id).previous;
-  (left ? node(above).previous : node(above).next) = inner;
-  if (inner != kNoNode) node(inner).up = above;
-  inner = above;
-  node(above).up = id;
-}
-
-void PrefixTree::AddBlockLink(NodeId id) {
-  const std::span<const TokenId> mine = tokens(id);
-  NodeId above = kNoNode;
-  NodeId* link = &node(node(id).parent).first_child;
-  while (*link != kNoNode) {
-    above = *link;
-    link = IsBefore(tokens(above), mine) ? &node(above).next : &node(above).previous;
-  }
-  *link = id;
-  node(id).up = above;
-  while (node(id).up != kNoNode && Priority(node(id).up) < Priority(id)) RotateUp(id);
-}
-
-void PrefixTree::RemoveBlockLink(NodeId id) {
-  while (true) {
-    const NodeId left = node(id).previous, right = node(id).next;
-    if (left == kNoNode && right == kNoNode) break;
-    const bool take_left = right == kNoNode || (left != kNoNode && Priority(left) > Priority(right));
-    RotateUp(take_left ? left : right);
-  }
-  LinkTo(id) = kNoNode;
+  return siblings().LowerBound(node(parent).first_child, [&](NodeId id) { return IsBefore(tokens(id), wanted); });
 }
 
 NodeId PrefixTree::Deepest(NodeId id) const {
@@ -176,8 +90,8 @@ NodeId PrefixTree::NextBelow(NodeId root, NodeId id) const {
   if (each.kind == Kind::kBlock) {
     if (const NodeId next = NextBlock(id); next != kNoNode) return Deepest(next);
     if (node(each.parent).first_tail != kNoNode) return node(each.parent).first_tail;
-  } else if (each.next != kNoNode) {
-    return each.next;
+  } else if (each.links.right != kNoNode) {
+    return each.links.right;
   }
   return each.parent == root ? kNoNode : each.parent;
 }
@@ -221,11 +135,9 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
   CHECK(free_ != kNoNode);
   const NodeId id = free_;
   Node& made = node(id);
-  free_ = made.next;
+  free_ = made.links.right;
   made = Node{.parent = parent,
-              .previous = kNoNode,
-              .next = kNoNode,
-              .up = kNoNode,
+              .links = {},
               .first_child = kNoNode,
               .first_tail = kNoNode,
               .count = static_cast<uint32_t>(tokens.size()),
@@ -235,12 +147,13 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
   if (parent == kNoNode) return id;
   CHECK(node(parent).kind == Kind::kRoot || node(parent).kind == Kind::kBlock);
   if (kind == Kind::kBlock) {
-    AddBlockLink(id);
+    siblings().Insert(node(parent).first_child, id,
+                      [&](NodeId other) { return IsBefore(this->tokens(other), tokens); });
     return id;
   }
   NodeId& first = node(parent).first_tail;
-  made.next = first;
-  if (first != kNoNode) node(first).previous = id;
+  made.links.right = first;
+  if (first != kNoNode) node(first).links.left = id;
   first = id;
   return id;
 }
@@ -259,10 +172,11 @@ void PrefixTree::Remove(NodeId id) {
   CHECK(node(id).kind != Kind::kFree);
   CHECK(IsFreeLeaf(id));
   Node& gone = node(id);
-  if (gone.kind == Kind::kBlock) RemoveBlockLink(id);
+  if (gone.kind == Kind::kBlock) siblings().Remove(node(gone.parent).first_child, id);
   if (gone.kind == Kind::kTail) {
-    (gone.previous == kNoNode ? node(gone.parent).first_tail : node(gone.previous).next) = gone.next;
-    if (gone.next != kNoNode) node(gone.next).previous = gone.previous;
+    const auto [newer, older, up] = gone.links;
+    (newer == kNoNode ? node(gone.parent).first_tail : node(newer).links.right) = older;
+    if (older != kNoNode) node(older).links.left = newer;
     --node(gone.parent).tails;
     --tails_;
   } else {
@@ -271,7 +185,7 @@ void PrefixTree::Remove(NodeId id) {
     if (gone.kind == Kind::kRoot) free_roots_[options_.roots_max - 1 - roots_] = gone.root;
   }
   gone.kind = Kind::kFree;
-  gone.next = free_;
+  gone.links.right = free_;
   free_ = id;
 }
 
@@ -308,12 +222,11 @@ uint32_t PrefixTree::CheckBlocks(NodeId parent) const {
     CHECK_EQ(each.parent, parent);
     CHECK(last == kNoNode || IsBefore(tokens(last), tokens(id)));
     CHECK_EQ(PreviousBlock(id), last);
-    CHECK(each.up == kNoNode || Priority(each.up) >= Priority(id));
-    CHECK(each.up != kNoNode || node(parent).first_child == id);
+    CHECK(siblings().IsLinked(node(parent).first_child, id));
     last = id;
     ++count;
   }
-  CHECK_EQ(LastBlock(parent), last);
+  CHECK_EQ(siblings().Last(node(parent).first_child), last);
   return count;
 }
 
@@ -336,7 +249,7 @@ void PrefixTree::CheckIntegrity() const {
     ForEachTail(id, [&](NodeId child) {
       CHECK(node(child).kind == Kind::kTail);
       CHECK_EQ(node(child).parent, id);
-      CHECK_EQ(node(child).previous, previous);
+      CHECK_EQ(node(child).links.left, previous);
       previous = child;
       ++linked;
       ++own_tails;
@@ -352,7 +265,7 @@ void PrefixTree::CheckIntegrity() const {
     }
   }
   for (uint32_t entry : index_) indexed += entry != 0;
-  for (NodeId id = free_; id != kNoNode; id = node(id).next) ++free;
+  for (NodeId id = free_; id != kNoNode; id = node(id).links.right) ++free;
   CHECK_EQ(indexed, blocks + roots - hidden);
   CHECK_EQ(linked, blocks + tails);
   CHECK_EQ(free + blocks + tails + roots, nodes_.size());

@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/ledger.h"
+#include "base/treap.h"
 
 namespace reprise {
 
@@ -85,15 +86,15 @@ class PrefixTree {
   template <class F>
   void ForEachTail(NodeId parent, F f) const {
     for (NodeId id = node(parent).first_tail; id != kNoNode;) {
-      const NodeId next = node(id).next;
+      const NodeId next = node(id).links.right;
       f(id);
       id = next;
     }
   }
   // The blocks of `parent` are in the order of their tokens. kNoNode before the first and after the last.
-  NodeId FirstBlock(NodeId parent) const;
-  NodeId NextBlock(NodeId id) const;
-  NodeId PreviousBlock(NodeId id) const;
+  NodeId FirstBlock(NodeId parent) const { return siblings().First(node(parent).first_child); }
+  NodeId NextBlock(NodeId id) const { return siblings().Next(id); }
+  NodeId PreviousBlock(NodeId id) const { return siblings().Previous(id); }
   // The first whose tokens do not come before `tokens`. O(log blocks).
   NodeId LowerBound(NodeId parent, std::span<const TokenId> tokens) const;
 
@@ -137,7 +138,7 @@ class PrefixTree {
     const NodeId above = LowerBound(parent, wanted);
     NodeId id = above;
     for (uint32_t i = 0; i < kUnusableMax && id != kNoNode && consider(id); ++i) id = NextBlock(id);
-    id = above == kNoNode ? LastBlock(parent) : PreviousBlock(above);
+    id = above == kNoNode ? siblings().Last(node(parent).first_child) : PreviousBlock(above);
     for (uint32_t i = 0; i < kUnusableMax && id != kNoNode && consider(id); ++i) id = PreviousBlock(id);
     ForEachTail(parent, consider);
     return best;
@@ -149,13 +150,10 @@ class PrefixTree {
 
  private:
   enum class Kind : uint8_t { kFree = 0, kRoot, kBlock, kTail };
-  // Blocks of one parent are a treap: a search tree by their tokens that is a heap by a hash of their ids. Tails are
-  // few and make a list.
   struct Node {
     Digest digest;  // root: namespace; block: key; tail: none
     NodeId parent;
-    NodeId previous, next;           // block: left and right below it; tail: its neighbours; free: `next`
-    NodeId up;                       // block: above it among its siblings
+    TreapLinks<NodeId> links;  // block: among its siblings, by tokens; tail: a list, left is newer; free: a list, right
     NodeId first_child, first_tail;  // first_child: top of the treap
     uint32_t tails;
     uint32_t refs;
@@ -174,12 +172,12 @@ class PrefixTree {
 
   Node& node(NodeId id) { return nodes_[id.value()]; }
   const Node& node(NodeId id) const { return nodes_[id.value()]; }
-  static uint32_t Priority(NodeId id) { return id.value() * 2654435769u; }
-  NodeId LastBlock(NodeId parent) const;
-  void AddBlockLink(NodeId id);
-  void RemoveBlockLink(NodeId id);
-  NodeId& LinkTo(NodeId id);  // what points to it from above
-  void RotateUp(NodeId id);
+  // The blocks of a parent, by their tokens.
+  struct LinksOf {
+    std::span<Node> nodes;
+    TreapLinks<NodeId>& operator()(NodeId id) const { return nodes[id.value()].links; }
+  };
+  Treap<NodeId, LinksOf> siblings() const { return Treap<NodeId, LinksOf>(LinksOf{nodes_}); }
   uint32_t CheckBlocks(NodeId parent) const;
   NodeId Deepest(NodeId id) const;
   NodeId NewNode(Kind kind, NodeId parent, std::span<const TokenId> tokens);
