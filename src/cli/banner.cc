@@ -15,8 +15,10 @@ std::string Arithmetic(const StartReport& report) {
   std::string others;
   for (const WeightTypeCount& count : report.model->weight_types)
     if (!HasKernel(count.type)) absl::StrAppend(&others, others.empty() ? "" : ", ", std::string(Name(count.type)));
+  const BatteryReport& battery = report.battery;
   return absl::StrCat(std::string(Name(report.isa)), ", exact",
-                      others.empty() ? "" : absl::StrCat("; ", others, " through ggml, row by row"));
+                      others.empty() ? "" : absl::StrCat("; ", others, " through ggml, row by row"), "; ",
+                      battery.checks - battery.different.size(), " of ", battery.checks, " checks as recorded");
 }
 
 std::string WithThousands(uint64_t value) {
@@ -120,6 +122,7 @@ std::string BannerJson(const StartReport& report) {
       {"adapters", adapters},
       {"kv", {{"type", std::string(Name(model.geometry.key_type))}, {"block_tokens", model.geometry.block_tokens}}},
       {"arithmetic", Arithmetic(report)},
+      {"battery", {{"checks", report.battery.checks}, {"different", report.battery.different}}},
       {"threads", {{"value", report.threads}, {"from", report.threads_from}}},
       {"chat", report.chat},
       {"served_as", report.names},

@@ -30,6 +30,7 @@ struct StartReport {
   Isa isa = Isa::kPortable;
   uint32_t threads = 0;
   std::string threads_from;
+  BatteryReport battery;
   std::string chat;  // "the model's own template", ...
   std::string address;
   std::vector<std::string> names;  // served as

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/banner.h"
 #include "cli/commands.h"
 #include "cli/flag_values.h"
@@ -157,6 +158,7 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
                      .address = UrlOf(start.server.host, port),
                      .names = start.names,
                      .limits = Limits(flags, start, connections_max)};
+  report.battery = RunBattery(*start.model, {nullptr, report.isa});
   const auto off = [&report](bool is_off, const char* name, const char* meaning, const char* flag) {
     if (is_off) report.off.push_back({name, meaning, flag});
   };
@@ -167,6 +169,9 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
   off(!flags.log_json, "JSON log", "the log is lines for people", "--log-json");
   off(true, "disk cache", "the cache ends with the process; not in this version", "");
   report.warnings = start.warnings;
+  if (!report.battery.different.empty())
+    report.warnings.push_back(absl::StrCat("this process computes ", absl::StrJoin(report.battery.different, ", "),
+                                           " otherwise than recorded: its state is shared with none that does not"));
   return report;
 }
 

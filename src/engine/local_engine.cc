@@ -134,6 +134,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngine
   local->ledger_ = std::make_unique<Ledger>(local->plan_.memory_bytes);
   local->pool_ = std::make_unique<WorkerPool>(Threads(options));
   const ModelDescription& description = *local->model_;
+  local->battery_ = RunBattery(description, {local->pool_.get(), local->isa_});
   Ledger& ledger = *local->ledger_;
   const uint64_t staging = ModelWeights::StagingBytes(description, local->pool_->threads());
   if (!ledger.Fits(Sum(ModelWeights::Footprints(description)) + staging))
@@ -155,6 +156,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngine
 
   KvCacheOptions cache_options = CacheFor(description, options, local->plan_.context);
   cache_options.identity = local->weights_->identity();
+  cache_options.identity.numerics += local->battery_.numerics;
   cache_options.slots = local->plan_.slots;
   auto cache = std::make_unique<KvCache>(cache_options, ledger);
   local->forward_ =

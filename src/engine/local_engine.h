@@ -22,6 +22,7 @@
 #include "engine/text_engine.h"
 #include "env/worker_pool.h"
 #include "kernel/isa.h"
+#include "model/battery.h"
 #include "model/description.h"
 #include "model/forward.h"
 #include "model/weights.h"
@@ -78,6 +79,7 @@ class LocalEngine {
   const ModelDescription& model() const { return *model_; }
   const MemoryPlan& plan() const { return plan_; }
   const Ledger& ledger() const { return *ledger_; }
+  const BatteryReport& battery() const { return battery_; }
   Isa isa() const { return isa_; }
   uint32_t threads() const { return pool_->threads(); }
 
@@ -86,6 +88,7 @@ class LocalEngine {
 
   MemoryPlan plan_;
   Isa isa_ = Isa::kPortable;
+  BatteryReport battery_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<WorkerPool> pool_;
   std::unique_ptr<ModelDescription> model_;
