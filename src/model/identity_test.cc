@@ -2,10 +2,13 @@
 // difference must be seen in its own tag, and a difference that does not matter in none.
 #include "model/identity.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -16,10 +19,7 @@
 namespace reprise {
 namespace {
 
-ComputationIdentity IdentityOf(const GgufWriter& writer) {
-  static int count = 0;
-  const std::string path = TestPath(absl::StrCat("identity-", count++, ".gguf"));
-  WriteFile(path, writer.Bytes());
+ComputationIdentity IdentityOfFile(const std::string& path) {
   const auto model = ModelDescription::Read(path, {});
   EXPECT_TRUE(model.ok()) << model.status();
   Ledger ledger(uint64_t{1} << 30);
@@ -27,6 +27,13 @@ ComputationIdentity IdentityOf(const GgufWriter& writer) {
   const auto weights = ModelWeights::Load(**model, pool, ledger, {});
   EXPECT_TRUE(weights.ok()) << weights.status();
   return (*weights)->identity();
+}
+
+ComputationIdentity IdentityOf(const GgufWriter& writer) {
+  static int count = 0;
+  const std::string path = TestPath(absl::StrCat("identity-", count++, ".gguf"));
+  WriteFile(path, writer.Bytes());
+  return IdentityOfFile(path);
 }
 
 ComputationIdentity IdentityOf(const TinyOptions& options, const std::function<void(GgufWriter&)>& change) {
@@ -164,6 +171,39 @@ TEST(IdentityTest, TypesWithoutAKernelAreNamedInTheNumerics) {
       IdentityOf({.type = static_cast<WeightType>(20), .layers = 1}, [](GgufWriter&) {});  // IQ4_NL
   EXPECT_THAT(foreign.numerics, ::testing::HasSubstr("iq4_nl"));
   EXPECT_EQ(IdentityOf({.layers = 1}, [](GgufWriter&) {}).numerics, absl::StrCat(kNumericsVersion));
+}
+
+// Shared case 1: neither name, size nor times tell what a file holds.
+TEST(IdentityTest, OtherWeightsUnderTheSameNameSizeAndTimeAreSeen) {
+  const std::string path = TestPath("same-name.gguf"), aside = TestPath("aside.gguf");
+  const GgufWriter plain = TinyModel({.layers = 1});
+  GgufWriter changed = plain;
+  changed.FindTensor("blk.0.ffn_down.weight")->data[1000] ^= 1;
+  WriteFile(path, plain.Bytes());
+  struct stat first;
+  ASSERT_EQ(stat(path.c_str(), &first), 0);
+  const Digest before = IdentityOfFile(path).model;
+
+  const auto set_time = [&first](const std::string& file) {
+    const struct timespec times[2] = {first.st_atim, first.st_mtim};
+    ASSERT_EQ(utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+    struct stat now;
+    ASSERT_EQ(stat(file.c_str(), &now), 0);
+    ASSERT_EQ(now.st_size, first.st_size);
+    ASSERT_EQ(now.st_mtim.tv_nsec, first.st_mtim.tv_nsec);
+  };
+  WriteFile(path, changed.Bytes());  // in place
+  set_time(path);
+  const Digest rewritten = IdentityOfFile(path).model;
+  EXPECT_NE(rewritten, before);
+  WriteFile(aside, plain.Bytes());  // replaced by another file
+  set_time(aside);
+  ASSERT_EQ(std::rename(aside.c_str(), path.c_str()), 0);
+  EXPECT_EQ(IdentityOfFile(path).model, before) << "the control: the same content is the same model";
+  WriteFile(aside, changed.Bytes());
+  set_time(aside);
+  ASSERT_EQ(std::rename(aside.c_str(), path.c_str()), 0);
+  EXPECT_EQ(IdentityOfFile(path).model, rewritten);
 }
 
 // The bytes of docs/format/identity_model.md: changing them makes every stored entry a miss.
