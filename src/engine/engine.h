@@ -25,8 +25,17 @@
 namespace reprise {
 
 // The adapters that take part, in order: what was asked for, or all that are loaded with the scales of the start.
-std::vector<AdapterUse> AdaptersOf(std::span<const AdapterInfo> loaded,
-                                   const std::optional<std::vector<AdapterUse>>& asked);
+inline std::vector<AdapterUse> AdaptersOf(std::span<const AdapterInfo> loaded,
+                                          const std::optional<std::vector<AdapterUse>>& asked) {
+  std::vector<AdapterUse> uses;
+  if (asked) {
+    uses = *asked;
+  } else {
+    for (uint32_t i = 0; i < loaded.size(); ++i) uses.push_back({i, loaded[i].scale});
+  }
+  std::erase_if(uses, [](const AdapterUse& use) { return use.scale == 0; });
+  return uses;
+}
 
 // What a server needs of an engine; tests put a fake here.
 class EngineInterface {

@@ -24,18 +24,6 @@ double Milliseconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-std::vector<AdapterUse> AdaptersOf(std::span<const AdapterInfo> loaded,
-                                   const std::optional<std::vector<AdapterUse>>& asked) {
-  std::vector<AdapterUse> uses;
-  if (asked) {
-    uses = *asked;
-  } else {
-    for (uint32_t i = 0; i < loaded.size(); ++i) uses.push_back({i, loaded[i].scale});
-  }
-  std::erase_if(uses, [](const AdapterUse& use) { return use.scale == 0; });
-  return uses;
-}
-
 std::vector<Footprint> TextEngine::Footprints(const SchedulerOptions& options, uint32_t vocab_size) {
   return {Scheduler::FootprintOf(options), {"sampler", Sampler::Footprint(vocab_size)}};
 }

@@ -14,6 +14,7 @@ namespace reprise {
 namespace {
 
 constexpr std::string_view kBearer = "bearer ";
+constexpr size_t kTenantDigits = 32;  // 128 bits: no two keys of a file share them
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -38,6 +39,12 @@ bool IsAddress(std::string_view host) {
 
 bool IsThisMachine(std::string_view host) { return host == "localhost" || host == "127.0.0.1" || host == "[::1]"; }
 
+// REQUIRES: `authorization` begins with kBearer, in any case.
+Digest KeyDigest(std::string_view authorization) {
+  const absl::string_view key = absl::StripAsciiWhitespace(View(authorization.substr(kBearer.size())));
+  return Sha256::Of(std::string_view(key.data(), key.size()));
+}
+
 RequestError Unauthorized(int status, std::string message) {
   RequestError error;
   error.http_status = status;
@@ -54,11 +61,15 @@ AccessPolicy::AccessPolicy(std::span<const std::string> api_keys, std::vector<st
   for (const std::string& key : api_keys) keys_.push_back(Sha256::Of(key));
 }
 
+std::string AccessPolicy::TenantOf(const HttpRequest& request) const {
+  if (keys_.empty()) return "default";
+  return absl::StrCat("key-", KeyDigest(request.authorization).Hex().substr(0, kTenantDigits));
+}
+
 // Every key is compared, whichever fits, and every comparison takes the same time.
 bool AccessPolicy::KeyFits(std::string_view authorization) const {
   if (!absl::StartsWithIgnoreCase(View(authorization), View(kBearer))) return false;
-  const absl::string_view key = absl::StripAsciiWhitespace(View(authorization.substr(kBearer.size())));
-  const Digest digest = Sha256::Of(std::string_view(key.data(), key.size()));
+  const Digest digest = KeyDigest(authorization);
   bool fits = false;
   for (const Digest& known : keys_) {
     fits |= CRYPTO_memcmp(known.bytes.data(), digest.bytes.data(), digest.bytes.size()) == 0;

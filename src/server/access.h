@@ -28,6 +28,10 @@ class AccessPolicy {
 
   MaybeError Check(const HttpRequest& request) const;
 
+  // Whose state a request may use: each key's own, "key-" and the first half of its SHA-256 in hex; without keys one
+  // for all. REQUIRES: Check let the request in.
+  std::string TenantOf(const HttpRequest& request) const;
+
   // The header lines that let a page of `origin` read a reply; "" for others and without an origin.
   std::string CorsHeaders(std::string_view origin) const;
   // The answer to OPTIONS, which a browser asks before a request that is not plain.

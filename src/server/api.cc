@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "server/prompt_builder.h"
+#include "server/completion_job.h"
 #include "server/reply.h"
 #include "server/request_log.h"
 
@@ -19,14 +19,15 @@ namespace {
 
 constexpr uint64_t kSeedMask = (uint64_t{1} << 53) - 1;  // exact in every JSON reader's double
 
-constexpr size_t kNameBytesShown = 128;  // of what a client made up, in messages
-
 constexpr std::string_view kChatPath = "/v1/chat/completions";
 constexpr std::string_view kTextPath = "/v1/completions";
 constexpr std::string_view kModelsPath = "/v1/models";
 constexpr std::string_view kModelPath = "/v1/models/";  // and a name
 constexpr std::string_view kTokenizePath = "/tokenize";
 constexpr std::string_view kDetokenizePath = "/detokenize";
+constexpr std::string_view kExplainPath = "/v1/cache/explain";
+constexpr std::string_view kStatsPath = "/v1/cache/stats";
+constexpr std::string_view kPurgePath = "/v1/cache/purge";
 constexpr std::string_view kHealthPath = "/health";
 constexpr std::string_view kReadyPath = "/ready";
 
@@ -34,18 +35,13 @@ struct Route {
   std::string_view path;
   std::string_view method;
 };
-constexpr Route kRoutes[] = {{kChatPath, "POST"},  {kTextPath, "POST"},     {kModelsPath, "GET"},
-                             {kModelPath, "GET"},  {kTokenizePath, "POST"}, {kDetokenizePath, "POST"},
-                             {kHealthPath, "GET"}, {kReadyPath, "GET"}};
+constexpr Route kRoutes[] = {{kChatPath, "POST"},    {kTextPath, "POST"},     {kModelsPath, "GET"},
+                             {kModelPath, "GET"},    {kTokenizePath, "POST"}, {kDetokenizePath, "POST"},
+                             {kExplainPath, "POST"}, {kStatsPath, "GET"},     {kPurgePath, "POST"},
+                             {kHealthPath, "GET"},   {kReadyPath, "GET"}};
 
 int64_t NowSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-HttpResponse JsonResponse(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
 }
 
 HttpResponse NoSuchPath(const std::string& path) {
@@ -64,21 +60,6 @@ HttpResponse WrongMethod(const HttpRequest& request, std::string_view right) {
   HttpResponse response = ErrorResponse(error);
   response.headers.emplace_back("Allow", right == "GET" ? "GET, HEAD" : std::string(right));
   return response;
-}
-
-JsonLimits JsonLimitsOf(const ServerLimits& limits, const ServedModel& model) {
-  return {.depth_max = limits.json_depth_max, .values_max = JsonValuesMax(model.engine->context_max())};
-}
-
-MaybeError CheckModel(const ServedModel& model, bool any_model, std::string* name) {
-  if (name->empty()) *name = model.names.front();
-  if (any_model || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return std::nullopt;
-  RequestError error =
-      InvalidValue("model", absl::StrCat("the model `", name->substr(0, kNameBytesShown),
-                                         "` is not served here; served: ", absl::StrJoin(model.names, ", ")));
-  error.http_status = 404;
-  error.code = "model_not_found";
-  return error;
 }
 
 // "%2F" -> "/": names of models may have any character.
@@ -107,85 +88,6 @@ uint64_t IdSeed(uint64_t seed, std::span<const TokenId> prompt) {
 
 }  // namespace
 
-uint64_t JsonValuesMax(uint32_t context_max) { return 4 * uint64_t{context_max} + 4096; }
-
-// A completion on its way from bytes to the engine.
-struct Api::Job {
-  Endpoint endpoint;
-  HttpRequest http;
-  std::shared_ptr<HttpExchange> exchange;
-  std::shared_ptr<const ServedModel> model;
-  std::string id;
-  std::chrono::steady_clock::time_point received;
-  CompletionRequest request;
-  BuiltPrompt prompt;
-  GenerationRequest generation;
-  std::string echo;
-  std::vector<BodyBudget::Charge> charges;
-  MaybeError error;
-
-  // On a request thread.
-  MaybeError Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& grammars);
-  // What lives as long as the reply, against its budget.
-  MaybeError ChargeEcho(const ServerLimits& limits);
-  MaybeError ChargeGrammar(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& grammars);
-  void Generation();
-};
-
-MaybeError Api::Job::Prepare(const ApiOptions& options, const std::shared_ptr<BodyBudget>& grammars) {
-  const TextCodec& codec = *model->codec;
-  const RequestLimits limits{JsonLimitsOf(options.limits, *model), codec.vocab_size()};
-  if (auto why = ParseCompletion(endpoint, http.body, limits, &request)) return why;
-  if (auto why = CheckModel(*model, options.any_model, &request.model)) return why;
-  http.body = std::string();
-  if (request.echo || options.log_prompts) {
-    echo = request.prompt_text;
-    for (const TokenId token : request.prompt_tokens) echo += codec.Piece(token);
-  }
-  if (auto why = ChargeEcho(options.limits)) return why;
-  http = HttpRequest();  // gives its memory back
-  if (auto why = BuildPrompt(endpoint, request, codec, model->engine->context_max(), &prompt)) return why;
-  if (auto why = ChargeGrammar(options.limits, grammars)) return why;
-  if (options.log_prompts) LogPrompt(id, endpoint == Endpoint::kChat ? prompt.chat.text : echo);
-  if (!request.echo) echo = std::string();
-  Generation();
-  return std::nullopt;
-}
-
-MaybeError Api::Job::ChargeEcho(const ServerLimits& limits) {
-  if (!request.echo) return std::nullopt;
-  if (!http.charge.RaiseTo(request.n * echo.size())) {  // every choice has the prompt's text
-    return QueueFull("too many large requests are being answered; come again in a second",
-                     static_cast<double>(limits.bodies_bytes_max), 1);
-  }
-  charges.push_back(std::move(http.charge));
-  return std::nullopt;
-}
-
-MaybeError Api::Job::ChargeGrammar(const ServerLimits& limits, const std::shared_ptr<BodyBudget>& grammars) {
-  const uint64_t bytes = model->codec->GrammarBytes(prompt.chat);
-  if (bytes == 0 || BodyBudget::Raise(grammars, bytes, charges.emplace_back())) return std::nullopt;
-  return QueueFull("too many requests with large schemas or tools are running; come again in a second",
-                   static_cast<double>(limits.grammars_bytes_max), 1);
-}
-
-void Api::Job::Generation() {
-  generation.prompt = std::move(prompt.tokens);
-  generation.prompt_param = endpoint == Endpoint::kChat ? "messages" : "prompt";
-  generation.max_tokens = request.max_tokens.value_or(0);
-  generation.sampling = request.sampling;
-  generation.logit_bias = std::move(request.logit_bias);
-  generation.grammar = std::move(prompt.chat.grammar);
-  generation.written_tokens = std::move(prompt.chat.written_tokens);
-  generation.stop = std::move(request.stop);
-  generation.stop.insert(generation.stop.end(), prompt.chat.stop.begin(), prompt.chat.stop.end());
-  generation.ignore_eos = request.ignore_eos;
-  generation.logprobs = request.logprobs;
-  generation.cache_read = request.cache_read;
-  generation.cache_write = request.cache_write;
-  generation.scope = {.tenant = "default", .epoch = 0, .salt = std::move(request.salt)};
-}
-
 Api::Api(const ApiOptions& options)
     : options_(options),
       access_(options.api_keys, options.cors_origins),
@@ -206,6 +108,10 @@ uint64_t Api::NextRandom() {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
   return z ^ (z >> 31);
+}
+
+std::string Api::NextId() {
+  return absl::StrCat(absl::Hex(NextRandom(), absl::kZeroPad16), absl::Hex(NextRandom(), absl::kZeroPad16));
 }
 
 MaybeError Api::NotServing() const {
@@ -243,6 +149,9 @@ void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   if (const auto why = NotServing()) return exchange->Reply(ErrorResponse(*why));
   if (path == kReadyPath) return exchange->Reply(JsonResponse(R"({"status":"ready"})"));
   if (path == kModelsPath || path == kModelPath) return exchange->Reply(Models(request.path));
+  if (path == kStatsPath) return exchange->Reply(CacheStats());
+  if (path == kExplainPath) return Explain(std::move(request), std::move(exchange));
+  if (path == kPurgePath) return Purge(std::move(request), std::move(exchange));
   if (path == kTokenizePath) {
     return AnswerLater(std::move(request), std::move(exchange),
                        [this](const ServedModel& model, const std::string& body) { return Tokenize(model, body); });
@@ -255,13 +164,15 @@ void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
 }
 
 void Api::Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  auto job = std::make_shared<Job>();
+  auto job = std::make_shared<CompletionJob>();
   job->endpoint = endpoint;
+  job->tenant = access_.TenantOf(request);
   job->http = std::move(request);
   job->exchange = std::move(exchange);
   job->model = model_;
-  job->id = absl::StrCat(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-", absl::Hex(NextRandom(), absl::kZeroPad16),
-                         absl::Hex(NextRandom(), absl::kZeroPad16));
+  const std::string id = NextId();
+  job->id = absl::StrCat(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-", id);
+  job->receipt.id = absl::StrCat("pcr_", id);
   job->received = std::chrono::steady_clock::now();
   if (const auto why = TooMany(1)) return Refuse(*job, *why);
   threads_.Run([this, job = std::move(job)] {
@@ -270,13 +181,14 @@ void Api::Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpE
   });
 }
 
-RequestLine Api::LineOf(const Job& job) const {
+RequestLine Api::LineOf(const CompletionJob& job) const {
   return {.id = job.id,
+          .tenant = job.tenant,
           .model = job.request.model,
           .endpoint = std::string(job.endpoint == Endpoint::kChat ? kChatPath : kTextPath)};
 }
 
-void Api::Refuse(const Job& job, const RequestError& error) {
+void Api::Refuse(const CompletionJob& job, const RequestError& error) {
   RequestLine line = LineOf(job);
   line.total_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - job.received).count();
   line.status = error.http_status;
@@ -285,7 +197,7 @@ void Api::Refuse(const Job& job, const RequestError& error) {
   job.exchange->Reply(ErrorResponse(error));
 }
 
-void Api::Start(std::shared_ptr<Job> job) {
+void Api::Start(std::shared_ptr<CompletionJob> job) {
   CompletionRequest& request = job->request;
   if (!job->error && draining_) job->error = ShuttingDown();
   if (!job->error) job->error = TooMany(request.n);
@@ -302,6 +214,8 @@ void Api::Start(std::shared_ptr<Job> job) {
   options.line = LineOf(*job);
   options.received = job->received;
   options.collected = collected_;
+  options.counters = counters_;
+  if (request.receipt) options.receipt = std::move(job->receipt);
   options.charges = std::move(job->charges);
   options.head = {.endpoint = job->endpoint,
                   .id = job->id,
@@ -322,8 +236,7 @@ void Api::AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   // A shared_ptr, because a std::function must be copyable and a request is not.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   threads_.Run([this, shared, exchange = std::move(exchange), model = model_, answer = std::move(answer)] {
-    HttpResponse response = answer(*model, shared->body);
-    queue_->Post([exchange, response = std::move(response)]() mutable { exchange->Reply(std::move(response)); });
+    AnswerFromElsewhere(exchange, answer(*model, shared->body));
   });
 }
 

@@ -15,6 +15,7 @@
 
 #include "engine/engine.h"
 #include "server/access.h"
+#include "server/cache_stats.h"
 #include "server/http_server.h"
 #include "server/request_log.h"
 #include "server/request_threads.h"
@@ -43,6 +44,8 @@ struct ServedModel {
   std::vector<std::string> names;  // the first is the default
 };
 
+struct CompletionJob;
+
 class Api : public HttpHandler {
  public:
   explicit Api(const ApiOptions& options);
@@ -59,27 +62,34 @@ class Api : public HttpHandler {
   uint32_t active() const { return *active_; }
 
  private:
-  struct Job;
   void Complete(Endpoint endpoint, HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  void Start(std::shared_ptr<Job> job);
-  RequestLine LineOf(const Job& job) const;
+  void Start(std::shared_ptr<CompletionJob> job);
+  RequestLine LineOf(const CompletionJob& job) const;
   // Answers a request that goes no further, and logs it.
-  void Refuse(const Job& job, const RequestError& error);
+  void Refuse(const CompletionJob& job, const RequestError& error);
   // Whether `n` more generations may begin.
   MaybeError TooMany(uint32_t n) const;
   // Runs `answer`, which gets the body, on a request thread.
   using Answer = std::function<HttpResponse(const ServedModel& model, const std::string& body)>;
   void AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Answer answer);
+  // What the cache has of the prompt of a completion's body, asked between two steps of the engine.
+  void Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  // Answers on the I/O thread, from any other.
+  void AnswerFromElsewhere(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
+  HttpResponse CacheStats() const;
   HttpResponse Tokenize(const ServedModel& model, const std::string& body) const;
   HttpResponse Detokenize(const ServedModel& model, const std::string& body) const;
   HttpResponse Models(std::string_view path) const;
   MaybeError NotServing() const;
   uint64_t NextRandom();
+  std::string NextId();  // 32 digits
 
   const ApiOptions options_;
   const AccessPolicy access_;
   const std::shared_ptr<BodyBudget> collected_;  // of replies that are not streamed
   const std::shared_ptr<BodyBudget> grammars_;   // that running requests follow
+  const std::shared_ptr<PrefixCounters> counters_ = std::make_shared<PrefixCounters>();
   std::shared_ptr<IoQueue> queue_;
   std::shared_ptr<const ServedModel> model_;  // null: still loading
   bool draining_ = false;

@@ -24,6 +24,7 @@ constexpr double kRepeatPenaltyMin =
     0.01;  // logits are multiplied or divided by it, also at the end of a float's range
 constexpr double kRepeatPenaltyMax = 10;
 constexpr double kLogitBiasLimit = 100;
+constexpr uint64_t kAdapterNameBytesMax = 255;  // of a file
 
 MaybeError ParseModel(const std::string& param, const Json& value, CompletionFields& fields) {
   return ReadBoundedString(param, value, 1, 512, &fields.request.model);
@@ -209,6 +210,64 @@ MaybeError ParseLogitBias(const std::string& param, const Json& value, Completio
   return std::nullopt;
 }
 
+// One of `lora`: {"name": ..., "scale": ...}.
+MaybeError ReadAdapterUse(const std::string& param, const Json& value, std::span<const AdapterInfo> loaded,
+                          AdapterUse* out) {
+  static constexpr std::string_view kKnown[] = {"name", "scale"};
+  if (!value.is_object())
+    return WrongType(param, KindOf(value), "an object such as {\"name\": \"stem\", \"scale\": 1}");
+  std::string name;
+  std::optional<double> scale;
+  for (const auto& [key, item] : value.items()) {
+    const std::string field = absl::StrCat(param, ".", key);
+    MaybeError error;
+    if (key == "name") {
+      error = ReadBoundedString(field, item, 1, kAdapterNameBytesMax, &name);
+    } else if (key == "scale") {
+      if (!item.is_null()) error = ReadNumber(field, item, -kAdapterScaleLimit, kAdapterScaleLimit, &scale.emplace());
+    } else {
+      error = UnknownField(param, key, kKnown);
+    }
+    if (error) return error;
+  }
+  if (name.empty()) return MissingField(absl::StrCat(param, ".name"), absl::StrCat("`", param, ".name` is needed"));
+  const auto adapter =
+      std::find_if(loaded.begin(), loaded.end(), [&name](const AdapterInfo& info) { return info.name == name; });
+  if (adapter == loaded.end()) {
+    std::string names;
+    for (const AdapterInfo& info : loaded) absl::StrAppend(&names, names.empty() ? "" : ", ", info.name);
+    return InvalidValue(absl::StrCat(param, ".name"),
+                        absl::StrCat("`", param, ".name`: no adapter is called ", Dump(name),
+                                     "; loaded: ", names.empty() ? "none" : names));
+  }
+  out->adapter = static_cast<uint32_t>(adapter - loaded.begin());
+  out->scale = scale ? static_cast<float>(*scale) : adapter->scale;
+  return std::nullopt;
+}
+
+MaybeError ParseLora(const std::string& param, const Json& value, CompletionFields& fields) {
+  if (!value.is_array()) return WrongType(param, KindOf(value), "an array of {\"name\": ..., \"scale\": ...}");
+  if (value.size() > kAdapterUsesMax) {
+    return InvalidValue(param,
+                        absl::StrCat("`", param, "` names ", value.size(), " adapters; at most ", kAdapterUsesMax),
+                        kAdapterUsesMax, static_cast<double>(value.size()));
+  }
+  std::vector<AdapterUse>& uses = fields.request.adapters.emplace();
+  for (size_t i = 0; i < value.size(); ++i) {
+    AdapterUse use;
+    const std::string name = absl::StrCat(param, "[", i, "]");
+    if (auto error = ReadAdapterUse(name, value[i], fields.limits.adapters, &use)) return error;
+    if (std::any_of(uses.begin(), uses.end(),
+                    [&use](const AdapterUse& other) { return other.adapter == use.adapter; })) {
+      return InvalidValue(
+          absl::StrCat(name, ".name"),
+          absl::StrCat("`", param, "` names one adapter twice: ", Dump(fields.limits.adapters[use.adapter].name)));
+    }
+    uses.push_back(use);
+  }
+  return std::nullopt;
+}
+
 MaybeError ParseEcho(const std::string& param, const Json& value, CompletionFields& fields) {
   return ReadBool(param, value, &fields.request.echo);
 }
@@ -243,9 +302,7 @@ MaybeError ParseCache(const std::string& param, const Json& value, CompletionFie
     } else if (key == "salt") {
       error = ReadBoundedString(name, item, 0, kSaltBytesMax, &fields.request.salt.emplace());
     } else if (key == "receipt") {
-      bool receipt = false;
-      error = ReadBool(name, item, &receipt);
-      if (receipt) error = Unsupported(name, "only false is; `timings.cached` tells the tokens reused");
+      error = ReadBool(name, item, &fields.request.receipt);
     } else {
       error = UnknownField(param, key, kKnown);
     }
@@ -340,6 +397,7 @@ constexpr Row kRows[] = {
     {"presence_penalty", ParsePresencePenalty, ParsePresencePenalty},
     {"repeat_penalty", ParseRepeatPenalty, ParseRepeatPenalty},
     {"logit_bias", ParseLogitBias, ParseLogitBias},
+    {"lora", ParseLora, ParseLora},
     {"response_format", ParseResponseFormat, ParseResponseFormat},
     {"tools", nullptr, ParseTools},
     {"tool_choice", nullptr, ParseToolChoice},

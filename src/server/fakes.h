@@ -156,6 +156,7 @@ class FakeEngine : public EngineInterface {
   std::atomic<uint32_t> refuse_from{0};  // Submit refuses when so many are live; 0: never
   // Instead of token number `fail_at`, this error. 0: Submit refuses.
   std::atomic<int> fail_at{-1};
+  std::atomic<bool> stopping_for_good{false};  // Explain and Purge refuse
 
   Submission Submit(GenerationRequest request, GenerationSink sink) override {
     std::lock_guard lock(mutex_);
@@ -185,26 +186,46 @@ class FakeEngine : public EngineInterface {
   }
   Stats stats() const override { return {}; }
   const Identity& identity() const override { return identity_; }
-  // Answers with `report`, at once.
+  // Answers with report(), at once.
   bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) override {
     PrefixReport answer;
     {
       std::lock_guard lock(mutex_);
       last_explain_ = std::move(request);
+      if (stopping_for_good) return false;
       answer = report_;
     }
     done(answer);
     return true;
   }
+  // What Explain answers with, and every request's last event.
+  void set_report(const PrefixReport& report) {
+    std::lock_guard lock(mutex_);
+    report_ = report;
+  }
+  ExplainRequest last_explain() const {
+    std::lock_guard lock(mutex_);
+    return last_explain_;
+  }
+  std::vector<std::string> purged_tenants() const {
+    std::lock_guard lock(mutex_);
+    return purged_tenants_;
+  }
   bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) override {
     {
       std::lock_guard lock(mutex_);
+      if (stopping_for_good) return false;
       purged_tenants_.push_back(std::move(tenant));
     }
     done({.blocks = 3, .pinned = 1});
     return true;
   }
-  KvCache::Stats cache_stats() const override { return {}; }
+  KvCache::Stats cache_stats() const override {
+    KvCache::Stats stats{.sequences = 2, .nodes = 3, .tails = 1, .evicted_blocks = 5};
+    stats.groups = {{.slot_bytes = 100, .slots_total = 10, .slots_free = 4, .slots_active = 5, .slots_reusable = 1},
+                    {.kind = GroupKind::kWindow, .window = 512, .slot_bytes = 10, .slots_total = 8, .slots_free = 8}};
+    return stats;
+  }
   uint32_t context_max() const override { return context; }
   void Drain(uint32_t deadline_ms) override {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
@@ -269,6 +290,7 @@ class FakeEngine : public EngineInterface {
                      .computed_n = 1,
                      .predicted_n = live.generated,
                      .cached_pool = prompt_n - 1};
+    if (live.request.receipt) event.prefix = report_;
     if (cancelled_.contains(id)) {
       ++cancelled_count_;
       event.finish = FinishReason::kCancelled;
@@ -314,9 +336,13 @@ class FakeEngine : public EngineInterface {
   std::set<SequenceId> cancelled_;
   GenerationRequest last_request_;
   std::vector<GenerationRequest> requests_;
-  const Identity identity_;
+  const Identity identity_{.computation = {.model = Sha256::Of("model"),
+                                           .tokenizer = Sha256::Of("tokenizer"),
+                                           .position = "rope_neox/base=1e6",
+                                           .numerics = "1"},
+                           .geometry = Sha256::Of("geometry")};
   ExplainRequest last_explain_;
-  PrefixReport report_;
+  PrefixReport report_{.match = {.reason = MissReason::kNeverSeen}};
   std::vector<std::string> purged_tenants_;
   std::atomic<int> cancelled_count_{0};
   uint64_t last_id_ = 0;

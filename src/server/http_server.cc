@@ -87,6 +87,12 @@ std::chrono::milliseconds TickOf(const ServerLimits& limits) {
 
 }  // namespace
 
+HttpResponse JsonResponse(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
 HttpResponse ErrorResponse(const RequestError& error) {
   HttpResponse response;
   response.status = error.http_status;

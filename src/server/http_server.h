@@ -85,6 +85,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
 };
 
+HttpResponse JsonResponse(std::string body);
 HttpResponse ErrorResponse(const RequestError& error);
 
 // One request and its reply: Reply once, or StartStream, Write any number of times, Finish. After the

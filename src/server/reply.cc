@@ -43,6 +43,7 @@ Reply::Reply(ReplyOptions options, std::shared_ptr<HttpExchange> exchange, Engin
 void Reply::Submit(GenerationRequest request, const std::shared_ptr<IoQueue>& queue) {
   prompt_tokens_ = static_cast<uint32_t>(request.prompt.size());
   timings_[0].prompt_n = prompt_tokens_;
+  if (options_.receipt && HasRoomFor(request.prompt.size() * sizeof(TokenId))) prompt_ = request.prompt;
   const auto self = shared_from_this();
   for (uint32_t i = 0; i < options_.n && !failed_; ++i) {
     GenerationRequest copy = i + 1 == options_.n ? std::move(request) : request;
@@ -82,6 +83,7 @@ void Reply::OnEvent(uint32_t index, GenerationEvent event) {
   }
   if (event.finish.has_value()) {
     timings_[index] = event.timings;
+    if (index == 0) prefix_ = event.prefix;
     choice.ended = true;
     --live_;
   }
@@ -123,11 +125,18 @@ bool Reply::Keep(const GenerationEvent& event) {
                       absl::StrCat("the reply has more than ", kLogprobsMax,
                                    " log-probabilities: ask for fewer, lower max_tokens, or stream it"),
                       static_cast<double>(kLogprobsMax), static_cast<double>(kept_logprobs_)));
-  } else if (!BodyBudget::Raise(options_.collected, kept_bytes_, kept_)) {
-    Fail(QueueFull("too many long replies are being collected: stream them, or come again in a second",
-                   static_cast<double>(options_.collected->bytes_max()), 1));
+  } else {
+    HasRoomFor(0);
   }
   return !failed_;
+}
+
+bool Reply::HasRoomFor(uint64_t more) {
+  kept_bytes_ += more;
+  if (BodyBudget::Raise(options_.collected, kept_bytes_, kept_)) return true;
+  Fail(QueueFull("too many long replies are being collected: stream them, or come again in a second",
+                 static_cast<double>(options_.collected->bytes_max()), 1));
+  return false;
 }
 
 void Reply::Collect(Choice& choice, GenerationEvent& event) {
@@ -145,7 +154,7 @@ void Reply::SendWhole() {
   std::vector<WholeChoice> whole;
   for (Choice& choice : choices_) whole.push_back({std::move(choice.all), choice.finish});
   HttpResponse response;
-  response.body = WholeReply(options_.head, whole, Together(timings_), codec_);
+  response.body = WholeReply(options_.head, whole, Together(timings_), codec_, Receipt());
   exchange_->Reply(std::move(response));
 }
 
@@ -172,14 +181,20 @@ void Reply::Stream(Choice& choice, GenerationEvent& event) {
   if (event.finish.has_value()) {
     const Timings timings = Together(timings_);
     const bool last_chunk = live_ == 0 && !options_.head.include_usage;
-    out += SseData(EndChunk(options_.head, choice.all.choice, choice.finish, last_chunk ? &timings : nullptr));
+    out += SseData(EndChunk(options_.head, choice.all.choice, choice.finish, last_chunk ? &timings : nullptr,
+                            last_chunk ? Receipt() : Json()));
     if (live_ == 0) {
-      if (options_.head.include_usage) out += SseData(UsageChunk(options_.head, timings));
+      if (options_.head.include_usage) out += SseData(UsageChunk(options_.head, timings, Receipt()));
       out += kSseDone;
     }
   }
   exchange_->Write(out);
   if (live_ == 0) exchange_->Finish();
+}
+
+Json Reply::Receipt() const {
+  if (!options_.receipt || !prefix_) return nullptr;
+  return ReceiptOf(*options_.receipt, prompt_, *prefix_, codec_);
 }
 
 void Reply::BeginStream() {
@@ -238,6 +253,7 @@ void Reply::End() {
   line.prompt_tokens = timings.prompt_n;
   line.reused_tokens = timings.cached_pool;
   line.computed_tokens = timings.computed_n;
+  if (prefix_) line.miss = std::string(Name(prefix_->match.reason));
   line.generated_tokens = timings.predicted_n;
   line.queue_ms = timings.queue_ms;
   line.first_token_ms = timings.first_token_ms;
@@ -246,6 +262,8 @@ void Reply::End() {
   line.status = status_;
   line.reason = reason_;
   LogRequest(line);
+  for (const Timings& choice : timings_) options_.counters->AddTokens(choice.cached_pool, choice.computed_n);
+  if (prefix_) options_.counters->AddMiss(prefix_->match.reason);
   on_end_();
 }
 

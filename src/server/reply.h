@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/cache_stats.h"
 #include "server/http_server.h"
+#include "server/receipt.h"
 #include "server/request_log.h"
 #include "server/response.h"
 
@@ -37,6 +39,8 @@ struct ReplyOptions {
   RequestLine line;                                // what is known of the log's line before the end
   std::shared_ptr<BodyBudget> collected;           // what is kept of replies that are not streamed
   std::vector<BodyBudget::Charge> charges;         // for what lives as long as the reply
+  std::optional<ReceiptFacts> receipt;             // absent: not asked for
+  std::shared_ptr<PrefixCounters> counters;
 };
 
 class Reply : public std::enable_shared_from_this<Reply> {
@@ -69,12 +73,16 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void Collect(Choice& choice, GenerationEvent& event);
   // Counts what `event` adds to what is kept; false, and the reply has failed: too much.
   bool Keep(const GenerationEvent& event);
+  // Whether kept_bytes_ and so many more may be kept; else the reply has failed.
+  bool HasRoomFor(uint64_t more);
   void ReportPrefill(uint32_t prefilled);
   void SendWhole();
   // Tells the client, and cancels what still runs.
   void Fail(const RequestError& error);
   void CancelAll();
   void End();
+  // What the reply says of the first choice's prompt; null: nothing.
+  Json Receipt() const;
   // Sends the head of the stream, the roles and the echo, before the first chunk or comment.
   void BeginStream();
   void Comment(std::string_view text);
@@ -89,8 +97,10 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const std::function<void()> on_end_;
   const std::chrono::steady_clock::time_point started_;
   std::vector<Choice> choices_;
-  std::vector<Timings> timings_;  // [choices_]
-  uint32_t live_ = 0;             // choices that the engine has not ended
+  std::vector<Timings> timings_;        // [choices_]
+  std::optional<PrefixReport> prefix_;  // of the first choice, when it has ended
+  std::vector<TokenId> prompt_;         // with a receipt alone
+  uint32_t live_ = 0;                   // choices that the engine has not ended
   uint32_t prompt_tokens_ = 0;
   uint32_t prefilled_ = 0;
   std::chrono::steady_clock::time_point last_comment_;

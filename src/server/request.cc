@@ -18,12 +18,7 @@ MaybeError ParseObject(std::string_view body, const RequestLimits& limits, Json*
   return std::nullopt;
 }
 
-}  // namespace
-
-MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const RequestLimits& limits,
-                           CompletionRequest* out) {
-  Json json;
-  if (auto error = ParseObject(body, limits, &json)) return error;
+MaybeError ParseFields(Endpoint endpoint, const Json& json, const RequestLimits& limits, CompletionRequest* out) {
   CompletionFields fields{.limits = limits, .request = *out};
   for (const auto& [key, value] : json.items()) {
     const FieldParser parse = FindField(endpoint, key);
@@ -32,6 +27,34 @@ MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const Reque
     if (auto error = parse(key, value, fields)) return error;
   }
   return SettleFields(endpoint, fields);
+}
+
+}  // namespace
+
+MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const RequestLimits& limits,
+                           CompletionRequest* out) {
+  Json json;
+  if (auto error = ParseObject(body, limits, &json)) return error;
+  return ParseFields(endpoint, json, limits, out);
+}
+
+MaybeError ParseEitherCompletion(std::string_view body, const RequestLimits& limits, Endpoint* endpoint,
+                                 CompletionRequest* out) {
+  Json json;
+  if (auto error = ParseObject(body, limits, &json)) return error;
+  *endpoint = json.contains("messages") ? Endpoint::kChat : Endpoint::kText;
+  if (*endpoint == Endpoint::kText && !json.contains("prompt")) {
+    return MissingField("messages", "`messages` or `prompt` is needed: the body of a completion");
+  }
+  return ParseFields(*endpoint, json, limits, out);
+}
+
+MaybeError ParseEmpty(std::string_view body, const RequestLimits& limits) {
+  if (body.empty()) return std::nullopt;
+  Json json;
+  if (auto error = ParseObject(body, limits, &json)) return error;
+  if (json.empty()) return std::nullopt;
+  return UnknownField("", json.begin().key(), {});
 }
 
 MaybeError ParseTokenize(std::string_view body, const RequestLimits& limits, TokenizeRequest* out) {

@@ -12,10 +12,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/engine.h"
 #include "server/errors.h"
 #include "server/json.h"
 #include "token/chat_template.h"
@@ -25,7 +27,8 @@ namespace reprise {
 
 struct RequestLimits {
   JsonLimits json;
-  uint32_t vocab_size = 0;  // token ids of a prompt are below
+  uint32_t vocab_size = 0;                     // token ids of a prompt are below
+  std::span<const AdapterInfo> adapters = {};  // that `lora` may name
 };
 
 inline constexpr uint32_t kStopStringsMax = 16;
@@ -61,7 +64,8 @@ struct CompletionRequest {
   std::optional<uint64_t> seed;        // absent: random
   std::vector<LogitBias> logit_bias;
   std::vector<std::string> stop;
-  std::optional<uint32_t> logprobs;  // the chosen token's, and this many most likely ones
+  std::optional<uint32_t> logprobs;                 // the chosen token's, and this many most likely ones
+  std::optional<std::vector<AdapterUse>> adapters;  // absent: those of the start
   bool ignore_eos = false;
   bool stream = false;
   bool include_usage = false;
@@ -69,12 +73,20 @@ struct CompletionRequest {
   bool return_tokens = false;  // kText: choices[0].tokens
   bool cache_read = true;
   bool cache_write = true;
+  bool receipt = false;  // the reply has one
   std::optional<std::string> salt;
 };
 
 // `*out` is fresh; it is complete only without an error.
 MaybeError ParseCompletion(Endpoint endpoint, std::string_view body, const RequestLimits& limits,
                            CompletionRequest* out);
+
+// The same of a body that may be of either endpoint: one with `messages` is a chat's.
+MaybeError ParseEitherCompletion(std::string_view body, const RequestLimits& limits, Endpoint* endpoint,
+                                 CompletionRequest* out);
+
+// A body that says nothing: empty or {}.
+MaybeError ParseEmpty(std::string_view body, const RequestLimits& limits);
 
 struct TokenizeRequest {
   std::string text;

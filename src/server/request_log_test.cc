@@ -45,6 +45,7 @@ const RequestLine kLine{.id = "cmpl-1",
                         .prompt_tokens = 480,
                         .reused_tokens = 384,
                         .computed_tokens = 96,
+                        .miss = "tokens_differ",
                         .generated_tokens = 64,
                         .queue_ms = 0.12,
                         .first_token_ms = 84,
@@ -60,8 +61,8 @@ TEST_F(RequestLogTest, Text) {
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 3u) << "whatever a client names, a line is one line";
   EXPECT_EQ(lines[0],
-            "cmpl-1 tenant=default model=m endpoint=/v1/completions status=200 in=480 reused=384 computed=96 out=64 "
-            "queue_ms=0.1 first_ms=84.0 ms=985.1 end=stop");
+            "cmpl-1 tenant=default model=m endpoint=/v1/completions status=200 in=480 reused=384 computed=96 "
+            "miss=tokens_differ out=64 queue_ms=0.1 first_ms=84.0 ms=985.1 end=stop");
   EXPECT_NE(lines[1].find(R"(model="a b\nc=\"" endpoint)"), std::string::npos);
   EXPECT_EQ(lines[2], R"(cmpl-1 prompt="line\nline")");
 }
@@ -76,6 +77,7 @@ TEST_F(RequestLogTest, EveryLineIsAnObject) {
   EXPECT_EQ(request["level"], "info");
   EXPECT_EQ(request["id"], "cmpl-1");
   EXPECT_EQ(request["in"], 480);
+  EXPECT_EQ(request["miss"], "tokens_differ");
   EXPECT_EQ(request["ms"], 985.14);
   EXPECT_EQ(request["end"], "stop");
   EXPECT_EQ(request["time"].get<std::string>()[10], 'T');
@@ -95,12 +97,14 @@ TEST_F(RequestLogTest, OneLineForEveryRequestAndNoWordOfItsText) {
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 5u);
   for (const std::string& line : lines) EXPECT_EQ(line.find("secret"), std::string::npos) << line;
-  EXPECT_NE(lines[0].find("model=fake endpoint=/v1/completions status=200 in=6 reused=5 computed=1 out=6"),
-            std::string::npos)
+  EXPECT_NE(
+      lines[0].find("model=fake endpoint=/v1/completions status=200 in=6 reused=5 computed=1 miss=never_seen out=6"),
+      std::string::npos)
       << lines[0];
   EXPECT_TRUE(lines[0].ends_with("end=length")) << lines[0];
   EXPECT_NE(lines[1].find("endpoint=/v1/chat/completions"), std::string::npos);
   EXPECT_TRUE(lines[1].ends_with("end=stop"));
+  EXPECT_NE(lines[2].find("computed=0 miss=- out=0"), std::string::npos) << "it did not come to that";
   EXPECT_NE(lines[2].find("status=400"), std::string::npos);
   EXPECT_TRUE(lines[2].ends_with("end=invalid_value"));
   EXPECT_TRUE(lines[3].ends_with("end=model_not_found"));

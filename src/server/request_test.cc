@@ -50,7 +50,7 @@ TEST(RequestTest, ReadsEveryFieldThatItHonours) {
   ASSERT_FALSE(ParseText(R"({"model":"m","prompt":[1,2,999],"max_tokens":7,"temperature":0.25,"top_p":0.5,"top_k":40,
       "min_p":0.05,"seed":18446744073709551615,"stop":["a","bc"],"stream":true,"stream_options":{"include_usage":true},
       "logprobs":3,"ignore_eos":true,"return_tokens":true,"n":1,
-      "cache":{"read":false,"write":false,"salt":"","receipt":false}})",
+      "cache":{"read":false,"write":false,"salt":"","receipt":true}})",
                          &request));
   EXPECT_EQ(request.prompt_tokens, (std::vector<TokenId>{TokenId(1), TokenId(2), TokenId(999)}));
   EXPECT_EQ(request.max_tokens, 7u);
@@ -63,6 +63,7 @@ TEST(RequestTest, ReadsEveryFieldThatItHonours) {
   EXPECT_TRUE(request.stream && request.include_usage && request.ignore_eos && request.return_tokens);
   EXPECT_EQ(request.logprobs, 3u);
   EXPECT_FALSE(request.cache_read || request.cache_write);
+  EXPECT_TRUE(request.receipt);
   EXPECT_EQ(request.salt, "");
 }
 
@@ -308,7 +309,7 @@ TEST(RequestTest, RefusesWrongTextRequestsByFieldAndCode) {
       {R"({"prompt":"p","suffix":"x"})", "unsupported", "suffix"},
       {R"({"prompt":"p","cache":1})", "invalid_value", "cache"},
       {R"({"prompt":"p","cache":{"read":0}})", "invalid_value", "cache.read"},
-      {R"({"prompt":"p","cache":{"receipt":true}})", "unsupported", "cache.receipt"},
+      {R"({"prompt":"p","cache":{"receipt":1}})", "invalid_value", "cache.receipt"},
       {R"({"prompt":"p","cache":{"sald":"x"}})", "unknown_field", "cache.sald"},
       {R"({"prompt":"p","frequency_penalty":"0"})", "invalid_value", "frequency_penalty"},
       {R"({"prompt":"p","temprature":1})", "unknown_field", "temprature"},

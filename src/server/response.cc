@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "server/json.h"
 
 namespace reprise {
 namespace {
@@ -159,9 +158,10 @@ Json Array(Json only) {
   return array;
 }
 
-void AddEnd(const ReplyHead& head, const Timings& timings, Json& body) {
+void AddEnd(const ReplyHead& head, const Timings& timings, const Json& receipt, Json& body) {
   body["timings"] = TimingsOf(timings);
   body["seed"] = head.seed;
+  if (!receipt.is_null()) body["prefix_cache_receipt"] = receipt;
   if (!head.truncation.has_value()) return;
   body["truncation"] = {{"dropped_messages", head.truncation->dropped_messages},
                         {"dropped_tokens", head.truncation->dropped_tokens},
@@ -270,13 +270,13 @@ uint64_t CountCharacters(const TextCodec& codec, std::span<const GeneratedToken>
 }
 
 std::string WholeReply(const ReplyHead& head, std::span<const WholeChoice> choices, const Timings& timings,
-                       const TextCodec& codec) {
+                       const TextCodec& codec, const Json& receipt) {
   const bool chat = head.endpoint == Endpoint::kChat;
   Json all = Json::array();
   for (const WholeChoice& choice : choices) all.push_back(WholeChoiceOf(head, choice, codec));
   Json body = Body(head, chat ? "chat.completion" : "text_completion", std::move(all));
   body["usage"] = UsageOf(timings);
-  AddEnd(head, timings, body);
+  AddEnd(head, timings, receipt, body);
   return Dump(body);
 }
 
@@ -293,17 +293,18 @@ std::string PartChunk(const ReplyHead& head, const ReplyPart& part, const TextCo
   return Dump(Chunk(head, Array(std::move(choice))));
 }
 
-std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings) {
+std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings,
+                     const Json& receipt) {
   Json content = head.endpoint == Endpoint::kChat ? Json::object() : Json("");
   Json body = Chunk(head, Array(OneChoice(head, choice, std::move(content), nullptr, std::string(finish))));
-  if (timings != nullptr) AddEnd(head, *timings, body);
+  if (timings != nullptr) AddEnd(head, *timings, receipt, body);
   return Dump(body);
 }
 
-std::string UsageChunk(const ReplyHead& head, const Timings& timings) {
+std::string UsageChunk(const ReplyHead& head, const Timings& timings, const Json& receipt) {
   Json body = Chunk(head, Json::array());
   body["usage"] = UsageOf(timings);
-  AddEnd(head, timings, body);
+  AddEnd(head, timings, receipt, body);
   return Dump(body);
 }
 

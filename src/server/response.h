@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/generation.h"
+#include "server/json.h"
 #include "server/request.h"
 #include "server/text_codec.h"
 
@@ -67,17 +68,18 @@ Timings Together(std::span<const Timings> choices);
 // Characters that the tokens' bytes begin.
 uint64_t CountCharacters(const TextCodec& codec, std::span<const GeneratedToken> tokens);
 
-// A reply that is not streamed.
+// A reply that is not streamed. `receipt`: null unless the request asked for one.
 std::string WholeReply(const ReplyHead& head, std::span<const WholeChoice> choices, const Timings& timings,
-                       const TextCodec& codec);
+                       const TextCodec& codec, const Json& receipt = nullptr);
 
 // Chunks of a streamed one, in this order for each choice: the role (kChat only), parts, the end; after
-// the last choice the usage (with include_usage only). The last chunk of all carries timings, seed and
-// truncation; `timings` of EndChunk is null for every other one.
+// the last choice the usage (with include_usage only). The last chunk of all carries timings, seed,
+// truncation and receipt; `timings` of EndChunk is null for every other one.
 std::string RoleChunk(const ReplyHead& head, uint32_t choice);
 std::string PartChunk(const ReplyHead& head, const ReplyPart& part, const TextCodec& codec);
-std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings);
-std::string UsageChunk(const ReplyHead& head, const Timings& timings);
+std::string EndChunk(const ReplyHead& head, uint32_t choice, std::string_view finish, const Timings* timings,
+                     const Json& receipt = nullptr);
+std::string UsageChunk(const ReplyHead& head, const Timings& timings, const Json& receipt = nullptr);
 
 // What GET /v1/models says of a model.
 struct ModelEntry {

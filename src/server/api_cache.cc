@@ -1,0 +1,75 @@
+// The endpoints of the cache. docs/cache.md is their manual.
+#include <utility>
+
+#include "server/api.h"
+#include "server/cache_stats.h"
+#include "server/completion_job.h"
+#include "server/prompt_fork.h"
+
+namespace reprise {
+namespace {
+
+// The receipt of a request that was not run, with where its prompt and the cache part.
+HttpResponse Explained(const CompletionJob& job, PrefixReport report) {
+  if (!job.request.cache_read) report.match = {.tokens = 0, .reason = MissReason::kReadDisabled};
+  const TextCodec& codec = *job.model->codec;
+  const std::vector<TokenId>& prompt = job.generation.prompt;
+  Json receipt = ReceiptOf(job.receipt, prompt, report, codec);
+  receipt["prompt_tokens"] = prompt.size();
+  const bool whole = !job.prompt.truncation || job.prompt.truncation->dropped_messages == 0;
+  const ChatRequest* const chat = job.endpoint == Endpoint::kChat && whole ? &job.request.chat : nullptr;
+  receipt["fork"] = ForkOf(prompt, report, chat, job.prompt.chat.text, codec);
+  return JsonResponse(Dump(Json({{"prefix_cache_receipt", std::move(receipt)}})));
+}
+
+}  // namespace
+
+void Api::AnswerFromElsewhere(std::shared_ptr<HttpExchange> exchange, HttpResponse response) {
+  queue_->Post([exchange = std::move(exchange), response = std::move(response)]() mutable {
+    exchange->Reply(std::move(response));
+  });
+}
+
+void Api::Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  auto job = std::make_shared<CompletionJob>();
+  job->tenant = access_.TenantOf(request);
+  job->http = std::move(request);
+  job->exchange = std::move(exchange);
+  job->model = model_;
+  job->receipt.id = "pcr_" + NextId();
+  threads_.Run([this, job = std::move(job)] {
+    if (const auto why = job->PrepareToExplain(options_)) {
+      return AnswerFromElsewhere(job->exchange, ErrorResponse(*why));
+    }
+    // The engine's thread has steps to run: words are made on a request thread again.
+    const auto done = [this, job](PrefixReport report) {
+      threads_.Run(
+          [this, job, report = std::move(report)] { AnswerFromElsewhere(job->exchange, Explained(*job, report)); });
+    };
+    EngineInterface::ExplainRequest asked{.prompt = job->generation.prompt,
+                                          .scope = job->generation.scope,
+                                          .adapters = job->generation.adapters};
+    if (!job->model->engine->Explain(std::move(asked), done)) {
+      AnswerFromElsewhere(job->exchange, ErrorResponse(ShuttingDown()));
+    }
+  });
+}
+
+void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  std::string tenant = access_.TenantOf(request);
+  auto shared = std::make_shared<HttpRequest>(std::move(request));
+  threads_.Run([this, shared, tenant = std::move(tenant), exchange = std::move(exchange), model = model_] {
+    const RequestLimits limits{JsonLimitsOf(options_.limits, *model), model->codec->vocab_size()};
+    if (const auto why = ParseEmpty(shared->body, limits)) return AnswerFromElsewhere(exchange, ErrorResponse(*why));
+    const auto done = [this, exchange](const KvCache::Purged& purged) {
+      AnswerFromElsewhere(exchange, JsonResponse(PurgedBody(purged)));
+    };
+    if (!model->engine->Purge(tenant, done)) AnswerFromElsewhere(exchange, ErrorResponse(ShuttingDown()));
+  });
+}
+
+HttpResponse Api::CacheStats() const {
+  return JsonResponse(CacheStatsBody(*counters_, model_->engine->cache_stats(), model_->engine->stats()));
+}
+
+}  // namespace reprise

@@ -1,0 +1,119 @@
+#include "server/receipt.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/cache_stats.h"
+#include "server/fakes.h"
+
+namespace reprise {
+namespace {
+
+std::vector<TokenId> Bytes(std::string_view text) { return FakeCodec().Encode(text, false, false); }
+
+class ReceiptTest : public ::testing::Test {
+ protected:
+  Json Of(const PrefixReport& report) const { return ReceiptOf(facts_, prompt_, report, codec_); }
+  std::string Detail(const PrefixReport& report) const { return Of(report)["miss"][0]["detail"]; }
+
+  const FakeCodec codec_;
+  FakeEngine engine_;
+  ReceiptFacts facts_{.id = "pcr_1", .identity = &engine_.identity(), .tenant = "team-a", .epoch = 418};
+  std::vector<TokenId> prompt_ = Bytes("Hello World");
+};
+
+TEST_F(ReceiptTest, Golden) {
+  facts_.system_prompt = Sha256::Of("Be brief.");
+  facts_.adapters.push_back(Json({{"name", "sql"}, {"revision", "sha256:00"}, {"scale", 0.5}}));
+  const PrefixReport report{.match = {.tokens = 6, .reason = MissReason::kTokensDiffer},
+                            .key = Sha256::Of("key"),
+                            .fork = 6,
+                            .cached_token = TokenId('Z'),
+                            .cached_beyond = 9};
+  const auto sha = [](std::string_view text) { return "sha256:" + Sha256::Of(text).Hex(); };
+  EXPECT_EQ(Dump(Of(report)),
+            R"({"id":"pcr_1","key":")" + sha("key") + R"(","compatibility":{"model_revision":")" + sha("model") +
+                R"(","tokenizer_revision":")" + sha("tokenizer") +
+                R"(","position_encoding":"rope_neox/base=1e6","adapters":[)"
+                R"({"name":"sql","revision":"sha256:00","scale":0.5}],"numerics":"1","geometry":")" +
+                sha("geometry") + R"(","system_prompt_hash":")" + sha("Be brief.") +
+                R"(","tenant_scope":"team-a","acl_epoch":418},)"
+                R"("hit":{"reusable_tokens":6,"prefill_skipped":true,"suffix_tokens":5,)"
+                R"("by_tier":{"pool":6,"ram":0,"disk":0,"redis":0}},)"
+                R"("plan":{"fetch_tokens":0,"estimated_saved_ms":0,"estimated_cost_ms":0,"actual_load_ms":0},)"
+                R"("gates":{"cross_tenant":"reject","acl_epoch_mismatch":"miss_and_recompute",)"
+                R"("active_sequence":"never_evict"},"miss":[{"at_token":6,"reason":"tokens_differ",)"
+                R"("detail":"position 6: asked 87 \"W\", cached 90 \"Z\""}],"decision":"safe_reuse"})");
+}
+
+TEST_F(ReceiptTest, TheDecisionIsWhatWasDone) {
+  EXPECT_EQ(Of({.match = {.tokens = 10, .reason = MissReason::kLastTokenRule}, .fork = 11})["decision"], "safe_reuse");
+  const Json cold = Of({.match = {.reason = MissReason::kNeverSeen}});
+  EXPECT_EQ(cold["decision"], "recompute");
+  EXPECT_EQ(cold["hit"]["prefill_skipped"], false);
+  EXPECT_EQ(cold["hit"]["suffix_tokens"], 11);
+  EXPECT_EQ(cold["compatibility"]["system_prompt_hash"], nullptr) << "there is no system message";
+  facts_.cache_read = false;
+  EXPECT_EQ(Of({.match = {.reason = MissReason::kReadDisabled}})["decision"], "read_disabled");
+}
+
+TEST_F(ReceiptTest, EveryReasonHasItsOwnWords) {
+  std::set<std::string> details;
+  for (size_t i = 1; i < PrefixCounters::kReasons; ++i) {
+    const auto reason = static_cast<MissReason>(i);
+    const std::string detail = Detail({.match = {.tokens = 1, .reason = reason}, .fork = 2});
+    EXPECT_FALSE(detail.empty()) << Name(reason);
+    EXPECT_TRUE(details.insert(detail).second) << Name(reason);
+  }
+}
+
+TEST_F(ReceiptTest, NoWordOfACachedTokenThatTheReportDoesNotHave) {
+  const PrefixReport report{.match = {.tokens = 6, .reason = MissReason::kTokensDiffer}, .fork = 6};
+  EXPECT_EQ(Detail(report), R"(position 6: asked 87 "W")");
+}
+
+TEST_F(ReceiptTest, TokensThatAreNotUtf8AreStillJson) {
+  prompt_ = Bytes("ab\xC3\xA9");
+  const PrefixReport report{
+      .match = {.tokens = 2, .reason = MissReason::kTokensDiffer}, .fork = 2, .cached_token = TokenId('"')};
+  EXPECT_EQ(Detail(report), "position 2: asked 195 \"\xEF\xBF\xBD\", cached 34 \"\\\"\"");
+}
+
+TEST_F(ReceiptTest, TheSystemPromptIsItsTextsAlone) {
+  const std::vector<ChatMessage> messages = {
+      {.role = "system", .content = "Be "}, {.role = "user", .content = "x"}, {.role = "system", .content = "brief."}};
+  EXPECT_EQ(SystemPromptDigest(messages), Sha256::Of("Be brief."));
+  EXPECT_EQ(SystemPromptDigest(std::span(messages).subspan(1, 1)), std::nullopt);
+}
+
+TEST(CacheStatsTest, Golden) {
+  PrefixCounters counters;
+  counters.AddTokens(300, 100);
+  counters.AddMiss(MissReason::kTokensDiffer);
+  counters.AddMiss(MissReason::kTokensDiffer);
+  const FakeEngine engine;
+  const Json body =
+      Json::parse(CacheStatsBody(counters, engine.cache_stats(), {.queued_requests = 4, .queued_tokens = 44}));
+  EXPECT_EQ(body["kv_hit_rate"], 0.75);
+  EXPECT_EQ(Dump(body["kv_tokens_total"]), R"({"pool":300,"ram":0,"disk":0,"redis":0,"computed":100})");
+  EXPECT_EQ(body["kv_miss_total"]["tokens_differ"], 2);
+  EXPECT_EQ(body["kv_miss_total"]["evicted"], 0);
+  EXPECT_FALSE(body["kv_miss_total"].contains("none"));
+  EXPECT_EQ(Dump(body["pool_bytes"]), R"({"free":480,"active":500,"reusable":100,"held":0})");
+  EXPECT_EQ(Dump(body["groups"][1]), R"({"kind":"window","window":512,"slot_bytes":10,"slots":8,)"
+                                     R"("pool_bytes":{"free":80,"active":0,"reusable":0,"held":0}})");
+  EXPECT_EQ(body["evicted_blocks"], 5);
+  EXPECT_EQ(body["queue_depth"], 4);
+}
+
+TEST(CacheStatsTest, NothingSeenIsNoHitAndNoNaN) {
+  const Json body = Json::parse(CacheStatsBody({}, {}, {}));
+  EXPECT_EQ(body["kv_hit_rate"], 0.0);
+  EXPECT_EQ(body["pool_bytes"]["free"], 0);
+}
+
+}  // namespace
+}  // namespace reprise
