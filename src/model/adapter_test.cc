@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <random>
 
@@ -351,6 +352,48 @@ TEST_F(AdapterFileTest, RefusesTensorsByNameAndShape) {
                   &code),
               HasSubstr("is not supported"));
   EXPECT_EQ(code, absl::StatusCode::kUnimplemented);
+}
+
+// Bytes changed at random, and files cut short: a refusal or an adapter that fits the model, never anything else.
+TEST_F(AdapterFileTest, DamagedFilesAreRefusedOrFit) {
+  const std::string bytes = RandomLora(*model_, {.rank = 2}).Bytes();
+  const size_t head = bytes.find("ffn_down.weight.lora_b") + 200;  // what is read; behind it are numbers
+  std::mt19937_64 random(3);
+  uint32_t refused = 0;
+  for (uint32_t round = 0; round < 3000; ++round) {
+    std::string damaged = bytes;
+    for (uint32_t flips = 1 + random() % 3; flips > 0; --flips)
+      damaged[random() % head] = static_cast<char>(random() % 2 == 0 ? random() : 1 << random() % 7);
+    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
+    AdapterDescription adapter;
+    if (!DescribeAdapter(MemorySource(damaged), *model_, adapter).ok()) {
+      ++refused;
+      continue;
+    }
+    ASSERT_EQ(adapter.tensors.size() % 2, 0u);
+    for (size_t i = 0; i < adapter.tensors.size(); i += 2) {
+      const TensorSource& a = adapter.tensors[i];
+      const TensorSource& b = adapter.tensors[i + 1];
+      ASSERT_EQ(a.rows, b.cols) << round;
+      ASSERT_LE(a.rows, adapter.rank_max);
+      ASSERT_LE(a.offset + a.bytes, damaged.size());
+      ASSERT_LE(b.offset + b.bytes, damaged.size());
+    }
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_LT(refused, 3000u) << "the control: not everything is refused";
+}
+
+TEST_F(AdapterFileTest, AFileThatChangesBeforeItIsLoadedIsRefused) {
+  const std::string path = WriteRandomLora(*model_, {}, "changing.gguf");
+  const auto description = ReadAdapter({path}, *model_);
+  ASSERT_TRUE(description.ok());
+  Ledger ledger(1 << 28);
+  WorkerPool pool(1);
+  EXPECT_TRUE(AdapterWeights::Load(*description, pool, ledger).ok()) << "the control";
+  std::filesystem::rename(WriteRandomLora(*model_, {.seed = 2}, "other.gguf"), path);
+  EXPECT_EQ(AdapterWeights::Load(*description, pool, ledger).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ledger.taken_bytes(), 0u);
 }
 
 TEST_F(AdapterFileTest, RefusesNamesTwiceScalesThatAreNoneAndMissingFiles) {

@@ -29,13 +29,13 @@ std::span<const RecordedResult> RecordedResults();
 struct BatteryReport {
   uint32_t checks = 0;
   std::vector<std::string> different;  // checks whose result is not the recorded one
-  // Joins ComputationIdentity::numerics: empty, or "/battery=" and a digest of the different results, so that
-  // state is shared with processes that compute the same, and no others.
+  // Joins ComputationIdentity::numerics: empty, or "/battery=" and a digest of the different results and of those
+  // of ggml, so that state is shared with processes that compute the same, and no others.
   std::string numerics;
 };
 
-// The checks of the kernels that this model and its adapters use. Types that run through ggml have none: they
-// are named in the numerics as they are.
+// The checks of the kernels that this model and its adapters use, in byte order. What types give that run
+// through ggml ("ggml/iq4_nl") depends on its build and the CPU: it is not recorded but part of the identity.
 std::vector<std::string> ChecksOf(const ModelDescription& model);
 // REQUIRES: `check` is one of RecordedResults' or ChecksOf's.
 Digest RunCheck(std::string_view check, const Compute& compute);

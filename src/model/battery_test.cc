@@ -64,7 +64,8 @@ TEST(BatteryTest, ChecksAreThoseOfTheModelsKernels) {
   EXPECT_THAT(ChecksOf(gemma), Contains("gelu"));
   ModelDescription foreign;
   Describe({.type = static_cast<WeightType>(20)}, foreign);  // IQ4_NL, through ggml
-  EXPECT_THAT(ChecksOf(foreign), ::testing::Not(Contains(HasSubstr("iq"))));
+  EXPECT_THAT(ChecksOf(foreign), Contains("ggml/iq4_nl"));
+  EXPECT_THAT(ChecksOf(foreign), ::testing::Not(Contains("product/iq4_nl")));
 }
 
 TEST(BatteryTest, AsRecordedJoinsNothing) {
@@ -86,6 +87,24 @@ TEST(BatteryTest, AnotherResultIsNamedAndJoinsTheNumerics) {
   EXPECT_THAT(report.different, ::testing::ElementsAre("norm"));
   EXPECT_THAT(report.numerics, ::testing::MatchesRegex("/battery=[0-9a-f]+"));
   EXPECT_EQ(report.numerics, RunBattery(model, {nullptr, Isa::kPortable}, other).numerics);
+}
+
+// Their bits are those of a build of ggml on a CPU: another one has another identity.
+TEST(BatteryTest, ResultsOfGgmlAreAPartOfTheIdentityAndNoFault) {
+  for (const uint32_t type : {20u, 10u, 11u, 23u}) {  // IQ4_NL, Q2_K, Q3_K, IQ4_XS
+    ModelDescription model;
+    Describe({.type = static_cast<WeightType>(type)}, model);
+    const BatteryReport report = RunBattery(model, {nullptr, BestIsa()});
+    EXPECT_THAT(report.different, IsEmpty());
+    EXPECT_EQ(report.checks, ChecksOf(model).size() - 1);
+    EXPECT_THAT(report.numerics, ::testing::MatchesRegex("/battery=[0-9a-f]+"));
+    WorkerPool pool(2);
+    EXPECT_EQ(report.numerics, RunBattery(model, {&pool, Isa::kPortable}).numerics);
+    std::fesetround(FE_UPWARD);
+    const std::string other = RunBattery(model, {nullptr, BestIsa()}).numerics;
+    std::fesetround(FE_TONEAREST);
+    EXPECT_NE(report.numerics, other);
+  }
 }
 
 // What really happens: a library or a flag that changes how this process computes.
