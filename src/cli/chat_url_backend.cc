@@ -135,9 +135,7 @@ class UrlBackend final : public ChatBackend {
 
 absl::StatusOr<std::unique_ptr<ChatBackend>> MakeUrlBackend(const std::string& url, std::string model,
                                                             const std::string& api_key) {
-  std::string base = url;
-  while (!base.empty() && base.back() == '/') base.pop_back();
-  if (base.size() > 3 && base.compare(base.size() - 3, 3, "/v1") == 0) base.resize(base.size() - 3);
+  const std::string base = ServerUrl(url);
   auto client = HttpClient::Connect(base, api_key);
   if (!client.ok()) return client.status();
   if (model.empty()) {

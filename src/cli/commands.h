@@ -18,6 +18,7 @@ void AddServeCommand(CLI::App& app, int& status);
 void AddChatCommand(CLI::App& app, int& status);
 void AddInspectCommand(CLI::App& app, int& status);
 void AddBenchCommand(CLI::App& app, int& status);
+void AddCacheCommand(CLI::App& app, int& status);
 
 // The options of every command that loads a model, as typed; `Resolve` checks them.
 struct EngineFlags {

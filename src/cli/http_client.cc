@@ -38,7 +38,20 @@ absl::Status ErrorOf(const std::string& what, unsigned status, const std::string
   return absl::Status(code, absl::StrCat(what, " gave ", status, ": ", message));
 }
 
+absl::StatusOr<nlohmann::json> Parsed(const std::string& path, const absl::StatusOr<std::string>& reply) {
+  if (!reply.ok()) return reply.status();
+  nlohmann::json parsed = nlohmann::json::parse(*reply, nullptr, false);
+  if (parsed.is_discarded()) return absl::InternalError(absl::StrCat(path, ": the reply is not JSON"));
+  return parsed;
+}
+
 }  // namespace
+
+std::string ServerUrl(std::string url) {
+  while (!url.empty() && url.back() == '/') url.pop_back();
+  if (url.size() > 3 && url.compare(url.size() - 3, 3, "/v1") == 0) url.resize(url.size() - 3);
+  return url;
+}
 
 struct HttpClient::Impl {
   std::string host;
@@ -68,7 +81,7 @@ struct HttpClient::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<nlohmann::json> Exchange(const http::request<http::string_body>& request) {
+  absl::StatusOr<std::string> Exchange(const http::request<http::string_body>& request) {
     const std::string what = absl::StrCat(std::string(request.method_string()), " ", std::string(request.target()));
     // A connection for each request: peers close idle ones after seconds.
     asio::ip::tcp::socket socket(context);
@@ -82,9 +95,7 @@ struct HttpClient::Impl {
     if (!error) http::read(socket, buffer, parser, error);
     if (error) return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
     if (parser.get().result_int() != 200) return ErrorOf(what, parser.get().result_int(), parser.get().body());
-    nlohmann::json reply = nlohmann::json::parse(parser.get().body(), nullptr, false);
-    if (reply.is_discarded()) return absl::InternalError(absl::StrCat(what, ": the reply is not JSON"));
-    return reply;
+    return std::move(parser.get().body());
   }
 };
 
@@ -117,13 +128,16 @@ absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::strin
   return client;
 }
 
-absl::StatusOr<nlohmann::json> HttpClient::Post(const std::string& path, const nlohmann::json& body) {
-  return impl_->Exchange(impl_->Request(http::verb::post, path, body.dump()));
+absl::StatusOr<std::string> HttpClient::Send(const std::string& method, const std::string& path,
+                                             const std::string& body) {
+  return impl_->Exchange(impl_->Request(method == "GET" ? http::verb::get : http::verb::post, path, body));
 }
 
-absl::StatusOr<nlohmann::json> HttpClient::Get(const std::string& path) {
-  return impl_->Exchange(impl_->Request(http::verb::get, path, ""));
+absl::StatusOr<nlohmann::json> HttpClient::Post(const std::string& path, const nlohmann::json& body) {
+  return Parsed(path, Send("POST", path, body.dump()));
 }
+
+absl::StatusOr<nlohmann::json> HttpClient::Get(const std::string& path) { return Parsed(path, Send("GET", path, "")); }
 
 absl::Status HttpClient::PostStream(const std::string& path, const nlohmann::json& body,
                                     const std::function<bool(std::string_view)>& on_bytes,

@@ -16,15 +16,20 @@
 
 namespace reprise {
 
+// The URL without a slash or a /v1 at its end, which settings of OpenAI's clients have.
+std::string ServerUrl(std::string url);
+
 class HttpClient {
  public:
   // A path in the URL goes before those of the requests. `api_key`: sent as bearer token unless empty.
   static absl::StatusOr<std::unique_ptr<HttpClient>> Connect(const std::string& url, const std::string& api_key = "");
   ~HttpClient();
 
-  // Sends JSON and parses the JSON reply. A status other than 200 is an error: what the server says in
+  // Post and Get parse the reply's JSON. A status other than 200 is an error: what the server says in
   // {"error": {"message": ...}}, else the body. Unauthenticated: 401; OutOfRange: longer than the context;
   // else Internal.
+  // The body as it is, and the reply's; "" is no body.
+  absl::StatusOr<std::string> Send(const std::string& method, const std::string& path, const std::string& body);
   absl::StatusOr<nlohmann::json> Post(const std::string& path, const nlohmann::json& body);
   absl::StatusOr<nlohmann::json> Get(const std::string& path);
 

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   reprise::AddChatCommand(app, status);
   reprise::AddInspectCommand(app, status);
   reprise::AddBenchCommand(app, status);
+  reprise::AddCacheCommand(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/text.h"
 
 namespace reprise {
@@ -62,6 +63,38 @@ std::string UnknownFlag(const std::string& typed, const CLI::App& command) {
   return absl::StrCat("there is no ", flag, nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"));
 }
 
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) commands.push_back(command->get_name());
+  return commands;
+}
+
+// Unknown flags come before what they make wrong: a missing model, a value without its flag.
+std::string ExplainOne(const CLI::App& command, const CLI::ParseError& error, const std::string& help) {
+  for (const std::string& rest : command.remaining())
+    if (rest.size() > 1 && rest[0] == '-') return absl::StrCat(UnknownFlag(rest, command), help);
+  if (!command.remaining().empty())
+    return absl::StrCat("'", command.remaining()[0], "' is one argument too many", help);
+  if (error.get_name() == "RequiredError" && command.get_option_no_throw("model") != nullptr)
+    return absl::StrCat("which model? `reprise ", command.get_name(), " MODEL.gguf`", help);
+  return absl::StrCat(error.what(), help);
+}
+
+// A command with commands of its own.
+std::string ExplainFamily(const CLI::App& family, const CLI::ParseError& error, const std::string& help) {
+  const std::vector<CLI::App*> chosen = family.get_subcommands();
+  if (!chosen.empty()) return ExplainOne(*chosen[0], error, help);
+  const std::vector<std::string> commands = CommandsOf(family);
+  const std::string& name = family.get_name();
+  if (family.remaining().empty())
+    return absl::StrCat("what about the ", name, "? `reprise ", name, " ", absl::StrJoin(commands, "|"), "`", help);
+  const std::string typed = family.remaining()[0];
+  if (typed[0] == '-') return absl::StrCat(UnknownFlag(typed, family), help);
+  const std::string nearest = Nearest(typed, commands);
+  return absl::StrCat("there is no command 'reprise ", name, " ", typed, "'",
+                      nearest.empty() ? "" : absl::StrCat("; did you mean `reprise ", name, " ", nearest, "`?"), help);
+}
+
 }  // namespace
 
 std::string Nearest(std::string_view text, const std::vector<std::string>& candidates) {
@@ -81,8 +114,7 @@ std::string ExplainUsage(const CLI::App& app, const CLI::ParseError& error, cons
   const std::string help = absl::StrCat("\n`reprise ", chosen.empty() ? "" : absl::StrCat(chosen[0]->get_name(), " "),
                                         "--help` lists ", chosen.empty() ? "the commands" : "the flags");
   if (chosen.empty()) {
-    std::vector<std::string> commands;
-    for (const CLI::App* command : app.get_subcommands(nullptr)) commands.push_back(command->get_name());
+    const std::vector<std::string> commands = CommandsOf(app);
     if (arguments.empty()) return absl::StrCat("say what to do, such as `reprise serve MODEL.gguf`", help);
     if (arguments[0].rfind("-", 0) == 0) return absl::StrCat(UnknownFlag(arguments[0], app), help);
     if (arguments[0].size() > 5 && arguments[0].rfind(".gguf") == arguments[0].size() - 5)
@@ -92,15 +124,8 @@ std::string ExplainUsage(const CLI::App& app, const CLI::ParseError& error, cons
     return absl::StrCat("there is no command '", arguments[0], "'",
                         nearest.empty() ? "" : absl::StrCat("; did you mean `reprise ", nearest, "`?"), help);
   }
-  // Unknown flags come before what they make wrong: a missing model, a value without its flag.
-  const CLI::App& command = *chosen[0];
-  for (const std::string& rest : command.remaining())
-    if (rest.size() > 1 && rest[0] == '-') return absl::StrCat(UnknownFlag(rest, command), help);
-  if (!command.remaining().empty())
-    return absl::StrCat("'", command.remaining()[0], "' is one argument too many", help);
-  if (error.get_name() == "RequiredError" && command.get_option_no_throw("model") != nullptr)
-    return absl::StrCat("which model? `reprise ", command.get_name(), " MODEL.gguf`", help);
-  return absl::StrCat(error.what(), help);
+  if (!CommandsOf(*chosen[0]).empty()) return ExplainFamily(*chosen[0], error, help);
+  return ExplainOne(*chosen[0], error, help);
 }
 
 }  // namespace reprise

@@ -26,6 +26,11 @@ std::string Explain(std::vector<std::string> arguments) {
   serve->add_option("--context", context)->check(CLI::Range(1, 100000));
   serve->add_option("--port", context);
   app.add_subcommand("inspect", "");
+  CLI::App* cache = app.add_subcommand("cache", "");
+  cache->require_subcommand(1);
+  cache->add_subcommand("stat", "");
+  std::string file;
+  cache->add_subcommand("explain", "")->add_option("FILE", file)->required();
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
@@ -53,6 +58,15 @@ TEST(UsageTest, CommandsToo) {
   EXPECT_THAT(Explain({}), HasSubstr("reprise serve MODEL.gguf"));
   EXPECT_THAT(Explain({"serve"}), HasSubstr("reprise serve MODEL.gguf"));
   EXPECT_THAT(Explain({"serve", "m.gguf", "n.gguf"}), HasSubstr("'n.gguf' is one argument too many"));
+}
+
+TEST(UsageTest, CommandsOfCommandsToo) {
+  EXPECT_THAT(Explain({"cache"}), HasSubstr("`reprise cache stat|explain`"));
+  EXPECT_THAT(Explain({"cache", "explian", "x"}), HasSubstr("`reprise cache explain`"));
+  EXPECT_THAT(Explain({"cache", "--jsn"}), HasSubstr("there is no --jsn"));
+  EXPECT_THAT(Explain({"cache", "stat", "x"}), HasSubstr("'x' is one argument too many"));
+  EXPECT_THAT(Explain({"cache", "explain"}), HasSubstr("FILE"));
+  EXPECT_EQ(Explain({"cache", "explain", "x"}), "") << "control";
 }
 
 TEST(FlagValuesTest, TimesHaveUnits) {
