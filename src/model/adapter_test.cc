@@ -229,6 +229,28 @@ TEST(AdapterHeadTest, AnOwnHeadIsAdapted) {
   EXPECT_GT(Compare(reference, runner.Feed(0, tokens, 100, 0), 320).mean_kl, 1e-3);
 }
 
+// Scratch holds 256 rows of a layer's matrix, and one of the head's: longer batches go through it in parts.
+TEST(AdapterScratchTest, MoreRowsThanItHoldsAreTheSame) {
+  const std::string path = WriteTiny({.tied = false});
+  const auto description = Describe(path);
+  const std::string layers = WriteRandomLora(*description, {.parts = kAllParts}, FreshName("layers"));
+  GgufWriter head = RandomLora(*description, {.parts = {}});
+  head.AddTensor("output.weight.lora_a", 0, {256, 4}, RandomRows(WeightType::kF32, 4, 256, 0.06f, 1));
+  head.AddTensor("output.weight.lora_b", 0, {4, 320}, RandomRows(WeightType::kF32, 320, 4, 0.2f, 2));
+  head.Layout();
+  const std::string head_path = TestPath(FreshName("head"));
+  WriteFile(head_path, head.Bytes());
+  const std::vector<TokenId> tokens = RandomTokens(600, 7);
+  const std::vector<AdapterUse> uses = {{0, 1.0f}};
+  for (const std::string& lora : {layers, head_path}) {
+    const LoadedModel model(path, ElementType::kF16, {{lora, 1.0f}});
+    const RunnerOptions options = {.context_max = 1024, .batch_rows_max = 600, .logits_rows_max = 600};
+    const std::vector<float> whole = ModelRunner(model, options).Feed(0, tokens, 600, 0, uses);
+    EXPECT_TRUE(SameBits(whole, ModelRunner(model, options).Feed(0, tokens, 41, 0, uses))) << lora;
+    EXPECT_FALSE(SameBits(whole, ModelRunner(model, options).Feed(0, tokens, 600, 0))) << "the control";
+  }
+}
+
 TEST(AdapterIdentityTest, NamesTheContentOrderAndScale) {
   const std::vector<AdapterInfo> infos = {{.name = "a", .content = Sha256::Of("lora-1")},
                                           {.name = "b", .content = Sha256::Of("lora-2")}};
