@@ -151,8 +151,8 @@ std::string CacheStatsInWords(std::string_view text) {
       absl::StrAppend(&out, Line("", absl::StrFormat("  %-12s%s", name, Pool(At(group, "/pool_bytes")))));
     }
   }
-  absl::StrAppend(&out, Line("tree", absl::StrCat(WithCommas(Count(answer, "/nodes")), " blocks and ",
-                                                  WithCommas(Count(answer, "/tails")), " tails; evicted ",
+  absl::StrAppend(&out, Line("tree", absl::StrCat(WithCommas(Count(answer, "/nodes")), " blocks, ends of blocks ",
+                                                  WithCommas(Count(answer, "/tails")), "; evicted ",
                                                   WithCommas(Count(answer, "/evicted_blocks")), ", computed twice ",
                                                   WithCommas(Count(answer, "/duplicate_seals")))));
   absl::StrAppend(&out, Line("now", absl::StrCat(WithCommas(Count(answer, "/sequences")), " running, ",

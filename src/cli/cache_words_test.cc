@@ -60,7 +60,7 @@ TEST(CacheWordsTest, GoldenStats) {
             "pool        2 KiB reusable, 1 MiB free\n"
             "              full        1 KiB free\n"
             "              window 512  empty\n"
-            "tree        1,200 blocks and 3 tails; evicted 5, computed twice 0\n"
+            "tree        1,200 blocks, ends of blocks 3; evicted 5, computed twice 0\n"
             "now         1 running, 2 waiting with 99 prompt tokens\n");
 }
 

@@ -114,6 +114,17 @@ TEST_F(ApiCacheTest, ExplainRefusesWhatTheEndpointsRefuse) {
   EXPECT_EQ(Explain(R"({"prompt":"0123456789","max_tokens":6})").status, 200) << "the control";
 }
 
+TEST_F(ApiCacheTest, WhatExplainKeepsIsCharged) {
+  options_.limits.bodies_bytes_max = 3000;
+  options_.limits.body_bytes_max = 3000;
+  Start();
+  const auto body = [](size_t bytes) {
+    return R"({"messages":[{"role":"user","content":")" + std::string(bytes, 'a') + R"("}]})";
+  };
+  EXPECT_EQ(CodeOf(Explain(body(1000))), "queue_full") << "the body, its text in the prompt, and four bytes a token";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Explain(body(400)).status, 200) << "and given back";
+}
+
 TEST_F(ApiCacheTest, StatsCountEveryRequestOnce) {
   Start();
   engine_.set_report(report_);

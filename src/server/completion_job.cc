@@ -12,6 +12,11 @@ namespace {
 
 constexpr size_t kNameBytesShown = 128;  // of what a client made up, in messages
 
+RequestError TooManyLargeRequests(const ServerLimits& limits) {
+  return QueueFull("too many large requests are being answered; come again in a second",
+                   static_cast<double>(limits.bodies_bytes_max), 1);
+}
+
 }  // namespace
 
 uint64_t JsonValuesMax(uint32_t context_max) { return 4 * uint64_t{context_max} + 4096; }
@@ -57,10 +62,15 @@ MaybeError CompletionJob::PrepareToExplain(const ApiOptions& options) {
   const RequestLimits limits{JsonLimitsOf(options.limits, *model), codec.vocab_size(), model->engine->adapters()};
   if (auto why = ParseEitherCompletion(http.body, limits, &endpoint, &request)) return why;
   if (auto why = CheckModel(*model, options.any_model, &request.model)) return why;
+  // The messages stay until the answer is there, and their text a second time, in the prompt.
+  const uint64_t body_bytes = http.body.size();
+  charges.push_back(std::move(http.charge));
   http = HttpRequest();
   if (auto why = BuildPrompt(endpoint, request, codec, model->engine->context_max(), &prompt)) return why;
   prompt.chat.grammar = nullptr;  // as large as a schema lets it be, and of no use
   prompt.chat.format = nullptr;
+  const uint64_t prompt_bytes = prompt.chat.text.size() + prompt.tokens.size() * sizeof(TokenId);
+  if (!charges.back().RaiseTo(body_bytes + prompt_bytes)) return TooManyLargeRequests(options.limits);
   MakeReceipt();
   MakeGeneration();
   return CheckLength();
@@ -68,10 +78,8 @@ MaybeError CompletionJob::PrepareToExplain(const ApiOptions& options) {
 
 MaybeError CompletionJob::ChargeEcho(const ServerLimits& limits) {
   if (!request.echo) return std::nullopt;
-  if (!http.charge.RaiseTo(request.n * echo.size())) {  // every choice has the prompt's text
-    return QueueFull("too many large requests are being answered; come again in a second",
-                     static_cast<double>(limits.bodies_bytes_max), 1);
-  }
+  // Every choice has the prompt's text.
+  if (!http.charge.RaiseTo(request.n * echo.size())) return TooManyLargeRequests(limits);
   charges.push_back(std::move(http.charge));
   return std::nullopt;
 }

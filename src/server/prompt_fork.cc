@@ -145,13 +145,14 @@ bool LooksLikeTime(std::string_view text) {
   return std::regex_search(text.begin(), text.end(), time);
 }
 
-// A text that was there before the last turn began.
-bool IsOld(const ChatRequest& chat, size_t message) {
+// Whether it was there before the last turn began.
+bool IsOld(const ChatRequest& chat, const PromptPlace& place) {
+  if (place.part == PromptPart::kTools) return true;
   size_t last_user = chat.messages.size() - 1;
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     if (chat.messages[i].role == "user") last_user = i;
   }
-  return message < last_user;
+  return place.message < last_user;
 }
 
 std::string WithCommas(uint64_t number) {
@@ -269,7 +270,7 @@ Json ForkOf(std::span<const TokenId> prompt, const PrefixReport& report, const C
     fork["summary"] = absl::StrCat("what begins at position ", report.fork, cost);
     return fork;
   }
-  const bool old_text = parts && IsOld(*chat, place->message);
+  const bool old_text = parts && IsOld(*chat, *place);
   Json message = {{"index", place->message},
                   {"role", chat->messages[place->message].role},
                   {"part", std::string(Name(place->part))}};

@@ -199,6 +199,24 @@ TEST_F(ForkTest, AReplyThatCameBackChangedIsOldText) {
   EXPECT_NE(fork["advice"].get<std::string>().find("reasoning_content"), std::string::npos);
 }
 
+TEST_F(ForkTest, AListOfToolsIsOldTextWhereverItStands) {
+  chat_.messages = {{.role = "user", .content = "why?"}};
+  chat_.tools = {{.name = "add", .description = "adds"}, {.name = "now", .description = "tells"}};
+  const TemplateCodec codec([](const ChatRequest& chat) {
+    std::string text;
+    for (const ChatTool& tool : chat.tools) text += tool.name + ": " + tool.description + "\n";
+    return text + chat.messages[0].content;
+  });
+  const std::string text = codec.Prompt(chat_)->text;
+  const std::vector<TokenId> prompt = codec.Encode(text, false, true);
+  PrefixReport report{.fork = static_cast<uint32_t>(text.find("tells")), .cached_token = TokenId('s')};
+  const Json fork = ForkOf(prompt, report, &chat_, text, codec);
+  EXPECT_EQ(Dump(fork["message"]), R"({"index":0,"role":"user","part":"tools","tool":"now"})");
+  EXPECT_EQ(fork["old_text"], true);
+  report.fork = static_cast<uint32_t>(text.find("why"));
+  EXPECT_EQ(ForkOf(prompt, report, &chat_, text, codec)["old_text"], false) << "control";
+}
+
 TEST_F(ForkTest, WhereNothingIsCachedThereIsNothingLost) {
   const Json fork = At("a<|end|>", std::nullopt);
   EXPECT_EQ(fork["cached"], nullptr);

@@ -77,6 +77,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       CheckRequest(endpoint, request, limits);
     }
   }
+  Endpoint endpoint = Endpoint::kText;
+  CompletionRequest either;
+  if (const auto error = ParseEitherCompletion(body, limits, &endpoint, &either)) {
+    CheckError(*error);
+  } else {
+    CheckRequest(endpoint, either, limits);
+  }
+  if (const auto error = ParseEmpty(body, limits)) CheckError(*error);
   std::vector<TokenId> tokens;
   if (const auto error = ParseDetokenize(body, limits, &tokens)) CheckError(*error);
   TokenizeRequest tokenize;

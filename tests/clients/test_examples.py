@@ -26,8 +26,9 @@ def run(server, name, *arguments):
 def test_examples_are_short_and_listed():
   table = (EXAMPLES / "README.md").read_text()
   for path in EXAMPLES.iterdir():
-    assert len(path.read_text().splitlines()) < LINES_MAX, path.name
-    assert path.name == "README.md" or f"[{path.name}]({path.name})" in table
+    name = path.name + "/" * path.is_dir()
+    assert path.is_dir() or len(path.read_text().splitlines()) < LINES_MAX, name
+    assert name == "README.md" or f"[{name}]({name})" in table
 
 
 def test_curl(smollm):
@@ -67,6 +68,11 @@ def test_tools(qwen):
 
 def test_json_schema(smollm):
   assert "km" in run(smollm, "json_schema.py")
+
+
+def test_explain(smollm):
+  first, second, *_ = run(smollm, "explain.py").splitlines()
+  assert "message 0 (system) differs" in second and "date or time" not in first
 
 
 def test_agent(qwen):
