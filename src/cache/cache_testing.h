@@ -188,6 +188,9 @@ class TestCache {
     uint32_t in_flight_max = 16;
     uint64_t shuffle_seed = 1;
     BlockKeyFunction block_key = nullptr;
+    EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
+    uint32_t reusable_ttl_s = 0;
+    std::vector<TenantQuota> quotas;
     bool own_memory = false;  // K and V in an OwnMemory
   };
   TestCache() : TestCache(Options()) {}
@@ -293,6 +296,9 @@ class TestCache {
     full.in_flight_max = options.in_flight_max;
     full.shuffle_seed = options.shuffle_seed;
     full.block_key = options.block_key;
+    full.eviction = options.eviction;
+    full.reusable_ttl_s = options.reusable_ttl_s;
+    full.quotas = options.quotas;
     return full;
   }
 

@@ -3,6 +3,16 @@
 #include "cache/kv_cache_impl.h"
 
 namespace reprise {
+namespace {
+
+// The last of a prompt and its reply, where the next request is likely to part from them.
+constexpr uint32_t kEndingTokens = 512;
+// A watched block stands for the others of its request, in units of so many tokens.
+constexpr float kWatchedTokens = 512;
+// In a remembered fingerprint: how often the block had been used again.
+constexpr uint64_t kEvictedUses = BlockClass::kUsesMax;
+
+}  // namespace
 
 bool KvCache::Impl::HasAllSlots(NodeId node) const {
   for (const Group& group : groups)
@@ -35,10 +45,15 @@ std::optional<SlotId> KvCache::Impl::TryTakeSlot(Group& group) {
 }
 
 bool KvCache::Impl::EvictOne(Group& group) {
+  if (group.window == 0) {
+    const std::optional<NodeId> victim = eviction.Victim();
+    if (victim) DropNode(*victim, /*evicted=*/true);
+    return victim.has_value();
+  }
   const std::optional<SlotId> oldest = group.reusable.Oldest();
   if (!oldest) return false;
   const NodeId node = group.owner[oldest->value()];
-  if (group.window == 0 || tree.IsTail(node)) {
+  if (tree.IsTail(node)) {
     DropNode(node, /*evicted=*/true);
   } else {  // the block stays: it may be resumed from further on, once the window is past it
     FreeNodeSlot(group, node);
@@ -49,14 +64,22 @@ bool KvCache::Impl::EvictOne(Group& group) {
 }
 
 void KvCache::Impl::PinSlot(Group& group, SlotId slot) {
-  if (group.pool.pins(slot) == 0) group.reusable.Remove(slot);
+  const bool first = group.pool.pins(slot) == 0;
+  if (first && group.window != 0) group.reusable.Remove(slot);
   group.pool.Pin(slot);
+  if (first) Refresh(group.owner[slot.value()]);
 }
 
 void KvCache::Impl::UnpinSlot(Group& group, SlotId slot) {
   const bool sealed = group.pool.state(slot) == SlotState::kSealed;
   group.pool.Unpin(slot);
-  if (sealed && group.pool.pins(slot) == 0) group.reusable.Add(slot);
+  if (!sealed || group.pool.pins(slot) > 0) return;
+  if (group.window != 0) group.reusable.Add(slot);
+  const NodeId node = group.owner[slot.value()];
+  if (!has_full || IsPinned(node)) return;
+  eviction.LetGo(node);
+  if (!memory.used_ms.empty()) memory.used_ms[node.value()] = now_ms;
+  Refresh(node);
 }
 
 void KvCache::Impl::PinBlock(uint32_t index, Group& group, uint32_t block, SlotId slot) {
@@ -86,8 +109,10 @@ void KvCache::Impl::GiveNodeSlot(Group& group, NodeId node, SlotId slot) {
 void KvCache::Impl::FreeNodeSlot(Group& group, NodeId node) {
   SlotId& slot = node_slot(node, group.id);
   if (slot == kNoSlot) return;
-  group.reusable.Remove(slot);
-  group.reusable.Forget(slot);
+  if (group.window != 0) {
+    group.reusable.Remove(slot);
+    group.reusable.Forget(slot);
+  }
   group.pool.Free(slot);
   group.owner[slot.value()] = kNoNode;
   slot = kNoSlot;
@@ -105,8 +130,58 @@ void KvCache::Impl::DropNode(NodeId node, bool evicted) {
 }
 
 void KvCache::Impl::RemoveNode(NodeId node) {
-  if (tree.IsRoot(node)) ForgetNamespace(tree.root_index(node));
+  if (tree.IsRoot(node))
+    ForgetNamespace(tree.root_index(node));
+  else if (has_full)
+    eviction.Erase(node);
+  const NodeId parent = tree.parent(node);
   tree.Remove(node);
+  if (parent != kNoNode) Refresh(parent);
+}
+
+bool KvCache::Impl::IsPinned(NodeId node) const {
+  for (const Group& group : groups) {
+    const SlotId slot = node_slot(node, group.id);
+    if (slot != kNoSlot && group.pool.pins(slot) > 0) return true;
+  }
+  return false;
+}
+
+void KvCache::Impl::Refresh(NodeId node) {
+  if (!has_full || tree.IsRoot(node)) return;
+  eviction.SetEvictable(node, tree.IsFreeLeaf(node) && !IsPinned(node));
+}
+
+void KvCache::Impl::AddToOrder(NodeId node) {
+  if (!has_full) return;
+  const uint64_t fingerprint = Fingerprint(node);
+  eviction.Insert(node, memory.namespaces[tree.root_index(node)].tenant, fingerprint, Evicted(fingerprint));
+  Refresh(tree.parent(node));
+}
+
+// The blocks of the sequence's path: which are its end, how long the reply was; and a few are watched.
+void KvCache::Impl::LeavePath(uint32_t index) {
+  if (!has_full) return;
+  const Sequence& mine = sequence(index);
+  const std::span<const NodeId> nodes = path(index).first(mine.sealed);
+  const uint32_t reply = std::max(mine.reply, mine.length - std::min(mine.length, mine.prompt));
+  const uint32_t ending = kEndingTokens / block_tokens();
+  for (uint32_t block = 0; block < nodes.size(); ++block)
+    eviction.Leave(nodes[block], block + ending >= nodes.size(), reply);
+  const auto watch = [&](std::span<const NodeId> some) {
+    if (some.empty()) return;
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const NodeId chosen = some[(random >> 33) % some.size()];
+    eviction.Watch(chosen, Fingerprint(chosen), static_cast<float>(some.size() * block_tokens()) / kWatchedTokens);
+  };
+  const size_t matched = std::min<size_t>(mine.matched, nodes.size());
+  watch(nodes.first(matched));
+  watch(nodes.subspan(matched));
+}
+
+bool KvCache::Impl::IsExpired(NodeId node) const {
+  return !memory.used_ms.empty() && !IsPinned(node) &&
+         now_ms - memory.used_ms[node.value()] > uint64_t{1000} * options.reusable_ttl_s;
 }
 
 // Removes nodes from this one up that hold nothing and lead nowhere: empty roots, and blocks of models that
@@ -126,21 +201,29 @@ void KvCache::Impl::Clear() {
     }
 }
 
-// Of a prefix and the token after it. 64 bits are enough: it only words a miss.
+// Of a prefix and the token after it. 60 bits are enough: they only word a miss and count uses.
 uint64_t KvCache::Impl::Fingerprint(const Digest& parent, TokenId first) const {
-  return (TableHash(parent) + static_cast<uint32_t>(first.value())) * 0x9E3779B97F4A7C15u | 1;
+  return (TableHash(parent) + static_cast<uint32_t>(first.value())) * 0x9E3779B97F4A7C15u | (kEvictedUses + 1);
+}
+
+uint64_t KvCache::Impl::Fingerprint(NodeId node) const {
+  return tree.IsTail(node) ? Fingerprint(tree.digest(tree.parent(node)), tree.tokens(node)[0])
+                           : TableHash(tree.digest(node));
 }
 
 void KvCache::Impl::RememberEvicted(NodeId node) {
-  const auto put = [this](uint64_t fingerprint) {
-    memory.evicted[(fingerprint >> 20) & (memory.evicted.size() - 1)] = fingerprint;
+  const uint64_t uses = has_full && !tree.IsRoot(node) ? eviction.uses(node) : 0;
+  const auto put = [&](uint64_t fingerprint) {
+    memory.evicted[(fingerprint >> 20) & (memory.evicted.size() - 1)] = (fingerprint & ~kEvictedUses) | uses;
   };
   put(Fingerprint(tree.digest(tree.parent(node)), tree.tokens(node)[0]));
-  if (!tree.IsTail(node)) put(TableHash(tree.digest(node)));
+  if (!tree.IsTail(node)) put(Fingerprint(node));
 }
 
-bool KvCache::Impl::WasEvicted(uint64_t fingerprint) const {
-  return memory.evicted[(fingerprint >> 20) & (memory.evicted.size() - 1)] == fingerprint;
+std::optional<uint8_t> KvCache::Impl::Evicted(uint64_t fingerprint) const {
+  const uint64_t entry = memory.evicted[(fingerprint >> 20) & (memory.evicted.size() - 1)];
+  if (entry == 0 || ((entry ^ fingerprint) & ~kEvictedUses) != 0) return std::nullopt;
+  return static_cast<uint8_t>(entry & kEvictedUses);
 }
 
 }  // namespace reprise

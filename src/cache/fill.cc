@@ -74,11 +74,13 @@ bool KvCache::Impl::SealNext(uint32_t index) {
 void KvCache::Impl::PublishBlock(uint32_t index, NodeId node) {
   const Sequence& mine = sequence(index);
   for (Group& group : groups) GiveNodeSlot(group, node, table(index, group.id)[mine.sealed]);
+  AddToOrder(node);
   // Tails that it goes on from hold nothing more than it does.
   tree.ForEachTail(mine.tip, [&](NodeId tail) {
     if (!IsPrefix(tree.tokens(tail), tree.tokens(node))) return;
     for (Group& group : groups)
-      if (group.reusable.kept(node_slot(tail, group.id))) group.reusable.Keep(node_slot(node, group.id));
+      if (group.window != 0 && group.reusable.kept(node_slot(tail, group.id)))
+        group.reusable.Keep(node_slot(node, group.id));
     DropNode(tail, /*evicted=*/false);
   });
 }
@@ -97,6 +99,7 @@ void KvCache::Impl::MergeBlock(uint32_t index, NodeId node) {
     UnpinBlock(index, group, block);
     PinBlock(index, group, block, theirs);
   }
+  if (has_full) eviction.Touch(node);
 }
 
 // What every window group needs to resume at `edge`, or one token before it (the last token of a prompt
@@ -145,6 +148,7 @@ void KvCache::Impl::PublishTail(uint32_t index) {
     GiveNodeSlot(group, *tail, slot);
     if (group.window != 0) group.reusable.Keep(slot);
   }
+  AddToOrder(*tail);
 }
 
 // True, and that one is young again, if a block or tail under the tip already holds these rows.
@@ -157,8 +161,9 @@ bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> res
     const SlotId slot = node_slot(covering, group.id);
     if (group.window != 0) group.reusable.Keep(slot);
     PinSlot(group, slot);
-    UnpinSlot(group, slot);
   }
+  if (has_full) eviction.Touch(covering);
+  for (Group& group : groups) UnpinSlot(group, node_slot(covering, group.id));
   return true;
 }
 
@@ -181,6 +186,7 @@ void KvCache::Impl::ClearDirty(uint32_t index) {
 void KvCache::Impl::Release(uint32_t index) {
   Sequence& mine = sequence(index);
   ClearDirty(index);
+  LeavePath(index);
   for (Group& group : groups) {
     const std::span<const SlotId> slots = table(index, group.id);
     for (uint32_t block = mine.blocks; block > 0; --block)  // children before parents: see ReuseList
@@ -190,6 +196,7 @@ void KvCache::Impl::Release(uint32_t index) {
     group.reserved -= mine_here.need;
   }
   tree.Unref(mine.tip);
+  Refresh(mine.tip);
   LeaveNamespace(mine);
   mine = Sequence{};
   memory.free[free_sequences++] = index;
@@ -200,6 +207,7 @@ void KvCache::Impl::SetTip(uint32_t index, NodeId tip) {
   if (mine.tip == tip) return;
   tree.Ref(tip);
   tree.Unref(mine.tip);
+  Refresh(mine.tip);
   mine.tip = tip;
 }
 

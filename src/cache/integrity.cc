@@ -9,6 +9,7 @@ namespace reprise {
 
 void KvCache::Impl::CheckIntegrity() const {
   tree.CheckIntegrity();
+  eviction.CheckIntegrity();
   for (const Group& group : groups) CheckGroup(group);
   CheckNodes();
   CheckSequences();
@@ -37,27 +38,26 @@ void KvCache::Impl::CheckGroup(const Group& group) const {
   CHECK_EQ(group.reserved, group.window == 0 ? worst - pinned : worst);
   CHECK_LE(group.reserved, group.window == 0 ? group.pool.free() + group.pool.reusable() : uint64_t{group.pool.size()});
 
-  uint32_t listed = 0;
-  std::vector<uint32_t> age(group.pool.size());
-  group.reusable.ForEach([&](SlotId slot) { age[slot.value()] = ++listed; });
-  CHECK_EQ(listed, group.reusable.size());
-  CHECK_EQ(listed, group.pool.reusable());
+  std::vector<bool> listed(group.pool.size());
+  group.reusable.ForEach([&](SlotId slot) { listed[slot.value()] = true; });
+  CHECK_EQ(group.reusable.size(), group.window == 0 ? 0 : group.pool.reusable());
   for (uint32_t i = 0; i < group.pool.size(); ++i) {
     const SlotId slot(i);
     const bool sealed = group.pool.state(slot) == SlotState::kSealed;
     CHECK_EQ(group.pool.pins(slot), pins[i]);
-    CHECK_EQ(age[i] > 0, sealed && pins[i] == 0);
     CHECK_EQ(sealed, group.owner[i] != kNoNode);
-    CHECK(sealed || !group.reusable.kept(slot));
+    if (group.window != 0) {
+      CHECK_EQ(listed[i], sealed && pins[i] == 0);
+      CHECK(sealed || !group.reusable.kept(slot));
+    }
     if (!sealed) continue;
     CHECK_EQ(node_slot(group.owner[i], group.id), slot);
-    // In a full group children go before parents, and a pinned block pins its parent.
+    // In a full group a pinned block pins its parent.
     const NodeId parent = tree.parent(group.owner[i]);
     if (group.window != 0 || tree.IsRoot(parent)) continue;
     const SlotId above = node_slot(parent, group.id);
     CHECK(above != kNoSlot);
     CHECK(pins[i] == 0 || pins[above.value()] > 0);
-    CHECK(pins[above.value()] > 0 || age[i] < age[above.value()]);
   }
 }
 
@@ -68,6 +68,10 @@ void KvCache::Impl::CheckNodes() const {
   for (uint32_t i = 0; i < tree.nodes_max(); ++i) {
     const NodeId node(i);
     CHECK(!tree.Exists(node) || !tree.IsFreeLeaf(node) || !HasNoSlots(node));  // nothing is kept for nothing
+    // What nobody uses and nothing follows can be evicted, nothing else.
+    if (has_full)
+      CHECK_EQ(eviction.evictable(node),
+               tree.Exists(node) && !tree.IsRoot(node) && tree.IsFreeLeaf(node) && !IsPinned(node));
     for (const Group& group : groups) {
       const SlotId slot = node_slot(node, group.id);
       if (slot == kNoSlot) continue;

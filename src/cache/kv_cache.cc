@@ -14,10 +14,12 @@ namespace reprise {
 KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     : options(given),
       blocks_max(TableOptions(given).blocks_max),
+      has_full(HasFullGroup(given.geometry)),
       region(ledger.Take("kv sequences", Measure<Layout>(given))),
       memory(Carve<Layout>(region, given)),
       tree(TreeOptions(given), ledger),
-      tables(TableOptions(given), ledger) {
+      tables(TableOptions(given), ledger),
+      eviction(OrderOptions(given), ledger) {
   CHECK(options.sequences_max > 0 && options.context_max > 0 && options.in_flight_max > 0);
   const uint32_t count = static_cast<uint32_t>(options.geometry.groups.size());
   groups.reserve(count);
@@ -30,7 +32,7 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     groups.push_back({.id = GroupId(g),
                       .window = shape.window,
                       .pool = SlotPool(pool, ledger),
-                      .reusable = ReuseList(pool.name + " order", pool.slots, ledger),
+                      .reusable = ReuseList(pool.name + " order", ReuseSlots(options, g), ledger),
                       .owner = owners.first(pool.slots)});
     owners = owners.subspan(pool.slots);
     if (options.memory == nullptr) views.push_back(groups.back().pool.view());
@@ -71,6 +73,7 @@ CacheSequence::~CacheSequence() {
 uint32_t CacheSequence::length() const { return cache_->impl_->sequence(index_).length; }
 PrefixMatch CacheSequence::match() const { return cache_->impl_->sequence(index_).match; }
 uint32_t CacheSequence::Rematch() { return cache_->impl_->Rematch(index_); }
+void CacheSequence::SetReplyTokens(uint32_t tokens) { cache_->impl_->sequence(index_).reply = tokens; }
 void CacheSequence::Prepare(uint32_t rows) { cache_->impl_->Prepare(index_, rows); }
 void CacheSequence::Commit(std::span<const TokenId> tokens) { cache_->impl_->Commit(index_, tokens); }
 void CacheSequence::MarkCheckpoint() { cache_->impl_->MarkEdge(index_, length()); }
@@ -87,6 +90,8 @@ void CacheSequence::Finish() {
 KvCache::KvCache(const KvCacheOptions& options, Ledger& ledger) : impl_(std::make_unique<Impl>(options, ledger)) {}
 
 KvCache::~KvCache() { CHECK_EQ(impl_->free_sequences, impl_->options.sequences_max); }
+
+void KvCache::SetTime(uint64_t ms) { impl_->now_ms = std::max(impl_->now_ms, ms); }
 
 KvCache::Outcome KvCache::Admit(const AdmitRequest& request, CacheSequence& sequence) {
   CHECK(!sequence);
@@ -133,6 +138,7 @@ KvCache::Stats KvCache::stats() const {
   out.sequences = impl_->options.sequences_max - impl_->free_sequences;
   out.nodes = impl_->tree.blocks();
   out.tails = impl_->tree.tails();
+  out.namespaces = impl_->tree.roots();
   out.key_collisions = impl_->tree.key_collisions();
   return out;
 }

@@ -34,6 +34,7 @@
 #include "base/kv_view.h"
 #include "base/ledger.h"
 #include "block/slot_memory.h"
+#include "cache/eviction_policy.h"
 #include "cache/prefix_report.h"
 #include "prefix/block_key.h"
 #include "prefix/namespace.h"
@@ -43,10 +44,13 @@ namespace reprise {
 struct KvCacheOptions {
   Geometry geometry;
   ComputationIdentity identity;
-  std::vector<uint32_t> slots;           // [groups]: slots of each group's pool
-  uint32_t sequences_max = 0;            // admitted at once
-  uint32_t context_max = 0;              // tokens of one sequence
-  uint32_t in_flight_max = 0;            // rows that one Prepare may ask for
+  std::vector<uint32_t> slots;  // [groups]: slots of each group's pool
+  uint32_t sequences_max = 0;   // admitted at once
+  uint32_t context_max = 0;     // tokens of one sequence
+  uint32_t in_flight_max = 0;   // rows that one Prepare may ask for
+  EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
+  uint32_t reusable_ttl_s = 0;           // blocks unused for longer are expired; 0: never
+  std::vector<TenantQuota> quotas;       // at most kTenantQuotasMax; what they leave is everyone else's together
   SlotMemory* memory = nullptr;          // not null: K and V lie there, and the cache takes no memory for them
   uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
   BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
@@ -73,6 +77,9 @@ class CacheSequence {
   // prepared yet. Returns the tokens gained. Never loses what is pinned. Without a gain: one hash and a
   // look at the children of the last block found.
   uint32_t Rematch();
+
+  // What the reply to this prompt is known to have, where it is not committed here (replays of a trace).
+  void SetReplyTokens(uint32_t tokens);
 
   // Slots for positions [length(), length() + rows). Cannot fail: admission reserved them. Window slots
   // that no coming query reaches are unpinned. REQUIRES: rows <= in_flight_max, within tokens_max.
@@ -112,6 +119,9 @@ class KvCache {
 
   KvCache(const KvCacheOptions& options, Ledger& ledger);
   ~KvCache();
+
+  // The time, for reusable_ttl_s: of any clock that does not go back.
+  void SetTime(uint64_t ms);
 
   enum class Outcome : uint8_t {
     kAdmitted,
@@ -170,6 +180,7 @@ class KvCache {
     uint64_t tokens_reused = 0;
     uint64_t tokens_computed = 0;
     uint64_t evicted_blocks = 0;
+    uint64_t namespaces = 0;
     uint64_t duplicate_seals = 0;
     uint64_t key_collisions = 0;  // a key that led to other tokens: told apart, and a miss
   };

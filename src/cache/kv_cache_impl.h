@@ -19,6 +19,7 @@
 #include "base/carver.h"
 #include "block/block_tables.h"
 #include "block/slot_pool.h"
+#include "cache/eviction_order.h"
 #include "cache/kv_cache.h"
 #include "cache/reuse_list.h"
 #include "prefix/block_key.h"
@@ -38,6 +39,9 @@ inline constexpr uint32_t kIdleNamespacesMax = 1 << 16;
 // How much of everything a cache of these options has, for plan and constructor alike.
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
 BlockTablesOptions TableOptions(const KvCacheOptions& options);
+EvictionOptions OrderOptions(const KvCacheOptions& options);
+uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group);  // of its ReuseList
+bool HasFullGroup(const Geometry& geometry);
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 
 struct KvCache::Impl {
@@ -54,6 +58,8 @@ struct KvCache::Impl {
     uint32_t pending_edge = 0;  // a checkpoint edge in the block that is not sealed yet; 0: none
     uint32_t fork_edge = 0;     // matched up to here but for a window: mark it when it is computed again; 0: none
     uint32_t root = 0;          // index of its namespace
+    uint32_t matched = 0;       // blocks of the path that were there before it
+    uint32_t reply = 0;         // tokens beyond the prompt that are not committed here
     PrefixMatch match;
     bool admitted = false;
     bool read = false;
@@ -69,7 +75,7 @@ struct KvCache::Impl {
     GroupId id;
     uint32_t window = 0;  // 0: full
     SlotPool pool;
-    ReuseList reusable;
+    ReuseList reusable;       // of window groups; blocks of the others go in the order of `eviction`
     std::span<NodeId> owner;  // [slots] of a sealed slot
     uint64_t reserved = 0;    // full: slots that sequences may still reserve; window: sum of their worst cases
   };
@@ -78,6 +84,7 @@ struct KvCache::Impl {
     NodeId root;
     uint32_t sequences;     // admitted in it
     uint32_t older, newer;  // in the order of their last use
+    uint32_t tenant;        // of the quotas; the last is everyone else
     bool purged;
   };
   struct Layout {
@@ -89,7 +96,8 @@ struct KvCache::Impl {
     std::span<NodeId> paths;          // [sequences_max][blocks_max]
     std::span<SlotId> node_slots;     // [nodes_max][groups]
     std::span<NodeId> owners;         // slots of all groups
-    std::span<uint64_t> evicted;      // fingerprints of prefixes that were evicted; a power of two
+    std::span<uint64_t> evicted;      // fingerprints of prefixes that were evicted, and their uses; a power of two
+    std::span<uint64_t> used_ms;      // [nodes_max], with reusable_ttl_s: when the last user let go
     Layout(const KvCacheOptions& options, Carver& carver);
   };
   struct Match {
@@ -116,12 +124,13 @@ struct KvCache::Impl {
   // namespaces.cc
   NodeId UseNamespace(const NamespaceDigests& digests);  // one sequence more; makes the root
   void LeaveNamespace(const Sequence& sequence);         // one less, which let go of all it had
-  void ForgetNamespace(uint32_t root);                   // its root is going
+  uint32_t TenantOf(const NamespaceDigests& digests) const;
+  std::optional<Digest> TenantDigest(std::string_view tenant) const;
+  void ForgetNamespace(uint32_t root);  // its root is going
   void Link(uint32_t root);
   void Unlink(uint32_t root);
   Purged Purge(std::string_view tenant);
   uint64_t DropUnpinned(NodeId root);
-  bool IsPinned(NodeId node) const;
 
   // explain.cc
   PrefixReport Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view) const;
@@ -144,6 +153,11 @@ struct KvCache::Impl {
   void SetTip(uint32_t index, NodeId tip);
 
   // evict.cc
+  bool IsPinned(NodeId node) const;
+  void Refresh(NodeId node);       // whether it may be evicted
+  void AddToOrder(NodeId node);    // it is new
+  void LeavePath(uint32_t index);  // what it knows of its blocks, before it lets go of them
+  bool IsExpired(NodeId node) const;
   SlotId TakeSlot(Group& group);  // REQUIRES: reserved by admission
   std::optional<SlotId> TryTakeSlot(Group& group);
   bool EvictOne(Group& group);
@@ -159,7 +173,9 @@ struct KvCache::Impl {
   void Clear();
   uint64_t Fingerprint(const Digest& parent, TokenId first) const;
   void RememberEvicted(NodeId node);
-  bool WasEvicted(uint64_t fingerprint) const;
+  uint64_t Fingerprint(NodeId node) const;                     // of a block's whole prefix, or of a tail
+  std::optional<uint8_t> Evicted(uint64_t fingerprint) const;  // how often it had been used again
+  bool WasEvicted(uint64_t fingerprint) const { return Evicted(fingerprint).has_value(); }
 
   void CheckIntegrity() const;
   void CheckGroup(const Group& group) const;
@@ -194,6 +210,7 @@ struct KvCache::Impl {
 
   const KvCacheOptions options;
   const uint32_t blocks_max;  // of one sequence
+  const bool has_full;        // a full or latent group
   Region region;
   Layout memory;
   PrefixTree tree;
@@ -201,6 +218,9 @@ struct KvCache::Impl {
   std::vector<Group> groups;
   std::vector<KvGroupView> views;  // empty with a SlotMemory
   mutable BlockHasher hasher;
+  EvictionOrder eviction;                 // of blocks in full groups, if there are any
+  uint64_t random = 0x9E3779B97F4A7C15u;  // of what is watched
+  uint64_t now_ms = 0;
   uint32_t free_sequences = 0;
   uint32_t oldest_namespace = kNoNamespace, newest_namespace = kNoNamespace;
   Stats totals;  // the counters; the rest is computed when asked for

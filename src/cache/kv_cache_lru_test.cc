@@ -186,6 +186,7 @@ void RunProgram(uint32_t slots, uint64_t seed, uint64_t& evicted, uint64_t& reus
   const auto below = [&](uint32_t limit) { return static_cast<uint32_t>(random() % limit); };
   TestCache::Options options;
   options.slots = {slots};
+  options.eviction = EvictionPolicy::kLruWithTenantQuota;
   options.sequences_max = 4;
   options.context_max = 40;
   TestCache cache(options);

@@ -27,6 +27,7 @@ KvCache::Impl::Match KvCache::Impl::Find(std::optional<NodeId> root, const Names
 KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const {
   const uint32_t limit = static_cast<uint32_t>(prompt.size()) - 1;  // the last token is always computed
   std::optional<uint64_t> missing_key;
+  bool expired = false;
   while ((blocks + 1) * block_tokens() <= limit) {
     const std::span<const TokenId> tokens = prompt.subspan(blocks * block_tokens(), block_tokens());
     const BlockKey key = Key(tree.digest(tip), tokens);
@@ -35,16 +36,26 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
       missing_key = TableHash(key.digest);
       break;
     }
+    if (IsExpired(*child)) {
+      expired = true;
+      break;
+    }
     tip = *child;
     ++blocks;
   }
   const uint32_t whole = blocks * block_tokens();
   const std::span<const TokenId> wanted = prompt.subspan(whole, limit - whole);
-  const PrefixTree::Run run = tree.LongestRun(tip, wanted, [this](NodeId node) { return HasAllSlots(node); });
+  const PrefixTree::Run run = tree.LongestRun(tip, wanted, [&](NodeId node) {
+    const bool old = IsExpired(node);
+    expired |= old;
+    return !old && HasAllSlots(node);
+  });
 
   Match match{.tokens = whole + run.tokens, .blocks = blocks, .tip = tip, .source = run.node};
   if (match.tokens == limit) {
     match.reason = MissReason::kLastTokenRule;
+  } else if (expired) {
+    match.reason = MissReason::kExpired;
   } else if (run.tokens_any > run.tokens) {
     match.reason = MissReason::kWindowNotResident;
     match.fork_edge = whole + run.tokens_any;
@@ -115,6 +126,7 @@ KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& ind
 
   const NodeId root = UseNamespace(request.name_space);
   if (match.tip == kNoNode) match.tip = root;
+  eviction.Request();
   index = memory.free[--free_sequences];
   Sequence& made = sequence(index) = Sequence{.tip = match.tip,
                                               .prompt = static_cast<uint32_t>(request.prompt.size()),
@@ -167,6 +179,10 @@ void KvCache::Impl::Attach(uint32_t index, const Match& match) {
       PinBlock(index, group, block, slot);
     }
   }
+  if (has_full)
+    for (uint32_t block = mine.sealed; block < match.blocks; ++block)
+      eviction.Hit(nodes[block], Fingerprint(nodes[block]));
+  mine.matched = match.blocks;
   SetTip(index, match.tip);
   mine.sealed = match.blocks;
   mine.blocks = match.blocks;
@@ -194,7 +210,7 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
       // Admission counted the source itself as the one slot left: its rows stay where they are.
       own = from;
       group.pool.Unseal(*own);
-      group.reusable.Forget(*own);
+      if (group.window != 0) group.reusable.Forget(*own);
       group.owner[own->value()] = kNoNode;
       from = kNoSlot;
       taken_over = true;

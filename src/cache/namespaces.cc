@@ -15,12 +15,23 @@ NodeId KvCache::Impl::UseNamespace(const NamespaceDigests& digests) {
       DropUnpinned(memory.namespaces[oldest].root);
     }
     root = tree.AddRoot(digests.id);
-    memory.namespaces[tree.root_index(*root)] = {.digests = digests, .root = *root};
+    memory.namespaces[tree.root_index(*root)] = {.digests = digests, .root = *root, .tenant = TenantOf(digests)};
   }
   const uint32_t index = tree.root_index(*root);
   ++memory.namespaces[index].sequences;
   Link(index);
   return *root;
+}
+
+// Which of the quotas is theirs.
+uint32_t KvCache::Impl::TenantOf(const NamespaceDigests& digests) const {
+  for (uint32_t i = 0; i < options.quotas.size(); ++i)
+    if (TenantDigest(options.quotas[i].tenant) == digests.tag(NamespaceTag::kTenant)) return i;
+  return static_cast<uint32_t>(options.quotas.size());
+}
+
+std::optional<Digest> KvCache::Impl::TenantDigest(std::string_view tenant) const {
+  return DeriveNamespace({}, options.geometry, {.tenant = std::string(tenant)}).tag(NamespaceTag::kTenant);
 }
 
 void KvCache::Impl::LeaveNamespace(const Sequence& sequence) {
@@ -52,8 +63,7 @@ void KvCache::Impl::Unlink(uint32_t root) {
 }
 
 KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
-  const std::optional<Digest> wanted =
-      DeriveNamespace({}, options.geometry, {.tenant = std::string(tenant)}).tag(NamespaceTag::kTenant);
+  const std::optional<Digest> wanted = TenantDigest(tenant);
   Purged purged;
   for (uint32_t index = oldest_namespace; index != kNoNamespace;) {
     Namespace& each = memory.namespaces[index];
@@ -76,14 +86,6 @@ KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
   return purged;
 }
 
-bool KvCache::Impl::IsPinned(NodeId node) const {
-  for (const Group& group : groups) {
-    const SlotId slot = node_slot(node, group.id);
-    if (slot != kNoSlot && group.pool.pins(slot) > 0) return true;
-  }
-  return false;
-}
-
 // Everything below the root that no running sequence uses, and the root if nothing is left. Returns nodes dropped.
 uint64_t KvCache::Impl::DropUnpinned(NodeId root) {
   uint64_t dropped = 0;
@@ -91,7 +93,7 @@ uint64_t KvCache::Impl::DropUnpinned(NodeId root) {
     const NodeId next = tree.NextBelow(root, node);
     if (tree.IsFreeLeaf(node) && !IsPinned(node)) {
       for (Group& group : groups) FreeNodeSlot(group, node);
-      tree.Remove(node);
+      RemoveNode(node);
       ++dropped;
     }
     node = next;

@@ -17,11 +17,6 @@ namespace {
 // At 2048 it would be 58 %, at 8192 26 %, with edges too few for conversations of common length.
 constexpr uint64_t kTokensPerEdge = 4096;
 
-bool HasFullGroup(const Geometry& geometry) {
-  return std::any_of(geometry.groups.begin(), geometry.groups.end(),
-                     [](const LayerGroup& group) { return group.kind != GroupKind::kWindow; });
-}
-
 struct Shares {
   uint64_t blocks = 0;     // in full groups
   uint64_t sequences = 1;  // running ones that windows are for
@@ -67,6 +62,11 @@ uint64_t WindowBytes(const KvCacheOptions& options, const std::vector<uint32_t>&
 
 }  // namespace
 
+bool HasFullGroup(const Geometry& geometry) {
+  return std::any_of(geometry.groups.begin(), geometry.groups.end(),
+                     [](const LayerGroup& group) { return group.kind != GroupKind::kWindow; });
+}
+
 KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   const uint64_t count = options.sequences_max;
   const uint64_t groups = options.geometry.groups.size();
@@ -83,6 +83,7 @@ KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   owners = carver.Array<NodeId>(slots);
   // Two fingerprints per evicted block: remembers about the last two fillings of the cache.
   evicted = carver.Array<uint64_t>(std::bit_ceil(uint64_t{4} * tree.blocks_max));
+  if (options.reusable_ttl_s > 0) used_ms = carver.Array<uint64_t>(uint64_t{tree.blocks_max} + tree.roots_max);
 }
 
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
@@ -99,6 +100,28 @@ PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
   return {.block_tokens = geometry.block_tokens,
           .blocks_max = static_cast<uint32_t>(blocks),
           .roots_max = static_cast<uint32_t>(std::min<uint64_t>(blocks, kIdleNamespacesMax) + options.sequences_max)};
+}
+
+EvictionOptions OrderOptions(const KvCacheOptions& options) {
+  const PrefixTreeOptions tree = TreeOptions(options);
+  EvictionOptions order{.policy = options.eviction};
+  double rest = 1;
+  const auto blocks = [&](double share) { return static_cast<uint32_t>(share * tree.blocks_max); };
+  for (const TenantQuota& quota : options.quotas) {
+    CHECK(quota.share > 0 && quota.share <= 1);
+    order.quotas.push_back(blocks(quota.share));
+    rest -= quota.share;
+  }
+  CHECK(rest >= -1e-9);
+  order.quotas.push_back(blocks(std::max(rest, 0.0)));
+  if (!HasFullGroup(options.geometry)) return order;  // no block is evicted whole
+  order.nodes_max = tree.blocks_max + tree.roots_max;
+  order.blocks_max = tree.blocks_max;
+  return order;
+}
+
+uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group) {
+  return options.geometry.groups[group].kind == GroupKind::kWindow ? options.slots[group] : 0;
 }
 
 BlockTablesOptions TableOptions(const KvCacheOptions& options) {
@@ -120,9 +143,10 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
   for (uint32_t g = 0; g < options.geometry.groups.size(); ++g) {
     const SlotPoolOptions pool = PoolOptions(options, g);
     for (Footprint& line : SlotPool::Footprints(pool)) lines.push_back(std::move(line));
-    lines.push_back({pool.name + " order", ReuseList::FootprintBytes(pool.slots)});
+    lines.push_back({pool.name + " order", ReuseList::FootprintBytes(ReuseSlots(options, g))});
   }
   lines.push_back({"prefix tree", PrefixTree::FootprintBytes(TreeOptions(options))});
+  for (Footprint& line : EvictionOrder::Footprints(OrderOptions(options))) lines.push_back(std::move(line));
   lines.push_back({"block tables", BlockTables::FootprintBytes(TableOptions(options))});
   lines.push_back({"kv sequences", Measure<Impl::Layout>(options)});
   return lines;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench_trace.h"
 #include "cli/commands.h"
 #include "cli/workloads.h"
 #include "env/machine.h"
@@ -133,7 +134,9 @@ absl::Status Bench(const BenchFlags& flags) {
 void AddBenchCommand(CLI::App& app, int& status) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "measure named workloads, alone or in turn with another server");
+  AddBenchTraceCommand(*command, status);
   flags->engine.AddTo(*command);
+  command->get_option("model")->required(false);  // a trace needs none
   command->add_option("workload", flags->workloads, "prefill, decode, repeat, shared-prefix (default: all)")
       ->check(CLI::IsMember(WorkloadNames()));
   command->add_option("--against", flags->against, "URL of a llama-server with the same model, measured in turn");
@@ -152,8 +155,13 @@ void AddBenchCommand(CLI::App& app, int& status) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command->add_option("--seed", flags->workload.seed, "of the random prompts")->capture_default_str();
-  command->callback([flags, &status] {
-    const absl::Status run = Bench(*flags);
+  command->callback([flags, command, &status] {
+    if (!command->get_subcommands().empty()) return;
+    const absl::Status run = flags->engine.model_path.empty()
+                                 ? absl::InvalidArgumentError(
+                                       "give a model (reprise bench MODEL.gguf), or a recorded "
+                                       "trace (reprise bench trace FILE)")
+                                 : Bench(*flags);
     if (!run.ok()) status = Report(run);
   });
 }

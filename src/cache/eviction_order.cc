@@ -1,0 +1,157 @@
+#include "cache/eviction_order.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace reprise {
+
+EvictionOrder::Layout::Layout(const EvictionOptions& options, Carver& carver) {
+  states = carver.Array<State>(options.nodes_max);
+  lists = carver.Array<List>(uint64_t{options.quotas.size()} * BlockClass::kCount);
+}
+
+std::vector<Footprint> EvictionOrder::Footprints(const EvictionOptions& options) {
+  return {{"eviction order", Measure<Layout>(options)},
+          {"eviction learning", HitDensity::FootprintBytes(options.blocks_max)}};
+}
+
+EvictionOrder::EvictionOrder(const EvictionOptions& options, Ledger& ledger)
+    : policy_(options.policy),
+      quotas_(options.quotas),
+      region_(ledger.Take("eviction order", Measure<Layout>(options))),
+      blocks_(options.quotas.size()),
+      density_(options.blocks_max, ledger) {
+  CHECK(!quotas_.empty() && quotas_.size() <= kTenantQuotasMax + 1);
+  const Layout layout = Carve<Layout>(region_, options);
+  states_ = layout.states;
+  lists_ = layout.lists;
+  std::fill(states_.begin(), states_.end(), State{});
+  std::fill(lists_.begin(), lists_.end(), List{});
+}
+
+void EvictionOrder::Insert(NodeId id, uint32_t tenant, uint64_t key, std::optional<uint8_t> uses_before) {
+  State& made = state(id);
+  CHECK(!made.exists);
+  made = {.last = Now(), .tenant = static_cast<uint8_t>(tenant), .exists = true};
+  if (uses_before) made.which.uses = std::min<uint8_t>(BlockClass::kUsesMax, *uses_before + 1);
+  ++blocks_[tenant];
+  density_.Met(key);
+}
+
+void EvictionOrder::Hit(NodeId id, uint64_t key) {
+  State& hit = state(id);
+  CHECK(hit.exists && !hit.listed);
+  density_.Met(key);
+  hit.which.uses = std::min<uint8_t>(BlockClass::kUsesMax, hit.which.uses + 1);
+  hit.last = Now();
+}
+
+void EvictionOrder::Leave(NodeId id, bool ending, uint32_t reply_tokens) {
+  State& left = state(id);
+  CHECK(left.exists && !left.listed);
+  left.which.ending = ending;
+  left.which.reply = BlockClass::ReplyClass(reply_tokens);
+}
+
+void EvictionOrder::LetGo(NodeId id) {
+  if (policy_ == EvictionPolicy::kLruWithTenantQuota) state(id).last = Now();
+}
+
+void EvictionOrder::SetEvictable(NodeId id, bool evictable) {
+  State& each = state(id);
+  if (each.listed == evictable) return;
+  List& list = ListOf(each);
+  if (evictable) {
+    CHECK(each.exists);
+    order().Insert(list.top, id, [&](NodeId other) { return IsBefore(other, id); });
+    if (list.oldest == kNoNode || IsBefore(id, list.oldest)) list.oldest = id;
+    if (list.newest == kNoNode || IsBefore(list.newest, id)) list.newest = id;
+  } else {
+    if (list.oldest == id) list.oldest = order().Next(id);
+    if (list.newest == id) list.newest = order().Previous(id);
+    order().Remove(list.top, id);
+  }
+  each.listed = evictable;
+}
+
+void EvictionOrder::Erase(NodeId id) {
+  SetEvictable(id, false);
+  State& gone = state(id);
+  if (gone.exists) --blocks_[gone.tenant];
+  gone = State{};
+}
+
+float EvictionOrder::Value(NodeId id) const {
+  return density_.Value(state(id).which.index(), static_cast<uint32_t>(state(id).last));
+}
+
+// The value of a class falls with age, or rises where its blocks come back after a while, so the least is at one of
+// its ends, about: both are looked at.
+std::optional<NodeId> EvictionOrder::Least(uint32_t tenant) const {
+  NodeId least = kNoNode;
+  float value = 0;
+  const auto consider = [&](NodeId id) {
+    const float mine = policy_ == EvictionPolicy::kValuePerByte ? Value(id) : 0;
+    if (least == kNoNode || mine < value || (mine == value && IsBefore(id, least))) {
+      least = id;
+      value = mine;
+    }
+  };
+  for (const List& list : lists_.subspan(tenant * BlockClass::kCount, BlockClass::kCount)) {
+    if (list.top == kNoNode) continue;
+    consider(list.oldest);
+    if (policy_ == EvictionPolicy::kValuePerByte) consider(list.newest);
+  }
+  return least == kNoNode ? std::nullopt : std::optional(least);
+}
+
+std::optional<NodeId> EvictionOrder::Victim() const {
+  std::optional<NodeId> victim;
+  uint32_t excess = 0;
+  for (uint32_t tenant = 0; tenant < quotas_.size(); ++tenant) {
+    if (blocks_[tenant] <= quotas_[tenant] + excess) continue;
+    const std::optional<NodeId> theirs = Least(tenant);
+    if (!theirs) continue;
+    victim = theirs;
+    excess = blocks_[tenant] - quotas_[tenant];
+  }
+  if (victim) return victim;
+  for (uint32_t tenant = 0; tenant < blocks_.size(); ++tenant) {
+    const std::optional<NodeId> theirs = Least(tenant);
+    if (!theirs) continue;
+    const bool value = policy_ == EvictionPolicy::kValuePerByte;
+    const bool less = victim && value && Value(*theirs) != Value(*victim) ? Value(*theirs) < Value(*victim)
+                                                                          : victim && IsBefore(*theirs, *victim);
+    if (!victim || less) victim = theirs;
+  }
+  return victim;
+}
+
+void EvictionOrder::CheckIntegrity() const {
+  std::vector<uint32_t> blocks(blocks_.size());
+  uint64_t listed = 0, linked = 0;
+  for (const State& each : states_) {
+    blocks[each.tenant] += each.exists;
+    listed += each.listed;
+    CHECK(each.exists || !each.listed);
+  }
+  CHECK(blocks == blocks_);
+  for (uint32_t i = 0; i < lists_.size(); ++i) {
+    const List& list = lists_[i];
+    NodeId last = kNoNode;
+    for (NodeId id = order().First(list.top); id != kNoNode; id = order().Next(id)) {
+      CHECK(state(id).listed);
+      CHECK_EQ(state(id).tenant * BlockClass::kCount + state(id).which.index(), i);
+      CHECK(order().IsLinked(list.top, id));
+      CHECK(last == kNoNode || IsBefore(last, id));
+      last = id;
+      ++linked;
+    }
+    CHECK_EQ(list.oldest, order().First(list.top));
+    CHECK_EQ(list.newest, last);
+  }
+  CHECK_EQ(linked, listed);
+}
+
+}  // namespace reprise

@@ -1,0 +1,114 @@
+// Which block goes next, of those in full and latent groups that nobody uses and nothing follows: a block's
+// children go before it, whatever they are worth.
+//
+//   value_per_byte          the one with the least expected hits per request kept (HitDensity); all blocks of a cache
+//                           have the same bytes. A block that was never used again is on probation: a scan of such
+//                           blocks evicts itself, not what is in use.
+//   lru_with_tenant_quota   the one let go of longest ago.
+//
+// Under both, tenants with more than their quota give first, the one furthest above it before the others.
+//
+// Ownership: all memory from the ledger, in the constructor.
+// Threads:   one thread. Nothing allocates after construction. O(log blocks), and O(classes x tenants) for Victim.
+// Errors:    misuse aborts.
+// Design:    DESIGN 6, docs/decisions/0010-eviction.md
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ledger.h"
+#include "base/treap.h"
+#include "cache/eviction_policy.h"
+#include "cache/hit_density.h"
+#include "prefix/prefix_tree.h"
+
+namespace reprise {
+
+struct EvictionOptions {
+  EvictionPolicy policy = EvictionPolicy::kValuePerByte;
+  uint32_t nodes_max = 0;        // ids are below this
+  uint32_t blocks_max = 0;       // that exist at once
+  std::vector<uint32_t> quotas;  // [tenants], not empty: blocks of each
+};
+
+class EvictionOrder {
+ public:
+  static std::vector<Footprint> Footprints(const EvictionOptions& options);
+  EvictionOrder(const EvictionOptions& options, Ledger& ledger);
+
+  // One more request.
+  void Request() { density_.Request(); }
+
+  // A new block of a tenant, in use. `uses_before`: uses() of a block under this key that was evicted, if known.
+  // `key` is any hash of its whole prefix.
+  void Insert(NodeId id, uint32_t tenant, uint64_t key, std::optional<uint8_t> uses_before);
+  // The block, in use now, was found by a request.
+  void Hit(NodeId id, uint64_t key);
+  // The block, in use now, is young again.
+  void Touch(NodeId id) { state(id).last = Now(); }
+  // A request that used the block ends. REQUIRES: it is still in use.
+  void Leave(NodeId id, bool ending, uint32_t reply_tokens);
+  // Learns from this block, which stands for `weight` others of its request.
+  void Watch(NodeId id, uint64_t key, float weight) { density_.Watch(key, state(id).which, weight); }
+  // Its last user let go of it.
+  void LetGo(NodeId id);
+  // Whether it may be evicted: nobody uses it and nothing follows.
+  void SetEvictable(NodeId id, bool evictable);
+  bool evictable(NodeId id) const { return state(id).listed; }
+  // It is gone.
+  void Erase(NodeId id);
+
+  std::optional<NodeId> Victim() const;
+  uint8_t uses(NodeId id) const { return state(id).which.uses; }
+  uint32_t blocks(uint32_t tenant) const { return blocks_[tenant]; }
+
+  // Aborts unless lists and counts agree. O(nodes).
+  void CheckIntegrity() const;
+
+ private:
+  struct State {
+    uint64_t last;  // request of its last use; kLruWithTenantQuota: when it was let go of
+    TreapLinks<NodeId> links;
+    BlockClass which;
+    uint8_t tenant;
+    bool exists, listed;
+  };
+  struct List {  // of one tenant and class, in the order of `last`
+    NodeId top = kNoNode, oldest = kNoNode, newest = kNoNode;
+  };
+  struct LinksOf {
+    std::span<State> states;
+    TreapLinks<NodeId>& operator()(NodeId id) const { return states[id.value()].links; }
+  };
+  struct Layout {
+    std::span<State> states;
+    std::span<List> lists;  // [tenants][classes]
+    Layout(const EvictionOptions& options, Carver& carver);
+  };
+
+  State& state(NodeId id) { return states_[id.value()]; }
+  const State& state(NodeId id) const { return states_[id.value()]; }
+  uint64_t Now() { return policy_ == EvictionPolicy::kLruWithTenantQuota ? ++clock_ : density_.now(); }
+  List& ListOf(const State& each) { return lists_[each.tenant * BlockClass::kCount + each.which.index()]; }
+  Treap<NodeId, LinksOf> order() const { return Treap<NodeId, LinksOf>(LinksOf{states_}); }
+  bool IsBefore(NodeId a, NodeId b) const {
+    return state(a).last != state(b).last ? state(a).last < state(b).last : a < b;
+  }
+  std::optional<NodeId> Least(uint32_t tenant) const;
+  float Value(NodeId id) const;
+
+  const EvictionPolicy policy_;
+  const std::vector<uint32_t> quotas_;
+  Region region_;
+  std::span<State> states_;
+  std::span<List> lists_;
+  std::vector<uint32_t> blocks_;  // [tenants]
+  HitDensity density_;
+  uint64_t clock_ = 0;
+};
+
+}  // namespace reprise
