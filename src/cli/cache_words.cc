@@ -89,6 +89,26 @@ std::string Pool(const json& bytes) {
   return parts.empty() ? "empty" : absl::StrJoin(parts, ", ");
 }
 
+// What to do about a reason that has nothing to do with the prompt's text; docs/cache.md has all of them.
+std::string_view AdviceFor(std::string_view reason) {
+  struct Advice {
+    std::string_view reason;
+    std::string_view what;
+  };
+  static constexpr Advice kAdvice[] = {
+      {"evicted", "a larger --memory of the server, or fewer long prompts that come once"},
+      {"salt_differs", "the same `cache.salt`, if this is to be shared"},
+      {"adapter_differs", "the same `lora` all through a conversation"},
+      {"read_disabled", "leave out `cache.read`"},
+      {"window_not_resident", "nothing: it goes on at the ends of prompts and turns"},
+      {"still_being_computed", "ask again in a moment"},
+  };
+  for (const Advice& advice : kAdvice) {
+    if (advice.reason == reason) return advice.what;
+  }
+  return "";
+}
+
 // "never_seen 12, evicted 3": the most frequent first.
 std::string Misses(const json& misses) {
   std::vector<std::pair<uint64_t, std::string>> counted;
@@ -122,8 +142,13 @@ std::string ExplainInWords(std::string_view text) {
     }
   }
   const json& fork = At(receipt, "/fork");
-  // Where all of it is known, or could not be looked for, there is no place to show.
-  if (!fork.is_object() || last == "last_token_rule" || last == "read_disabled") return out;
+  // For other reasons it is not the prompt's text that matters, and there is no place to show.
+  if (!fork.is_object() || (last != "tokens_differ" && last != "never_seen")) {
+    if (const std::string_view advice = AdviceFor(last); !advice.empty()) {
+      absl::StrAppend(&out, Line("do", std::string(advice)));
+    }
+    return out;
+  }
   absl::StrAppend(&out, ForkInWords(fork));
   if (const std::string summary = Text(fork, "/summary"); !summary.empty()) absl::StrAppend(&out, Line("so", summary));
   if (const std::string advice = Text(fork, "/advice"); !advice.empty()) absl::StrAppend(&out, Line("do", advice));

@@ -35,6 +35,8 @@ TEST(CacheWordsTest, GoldenExplain) {
 TEST(CacheWordsTest, APromptThatIsAllThereHasNoPlaceToShow) {
   EXPECT_THAT(ExplainInWords(Explained("last_token_rule")), Not(HasSubstr("where")));
   EXPECT_THAT(ExplainInWords(Explained("read_disabled")), Not(HasSubstr("where")));
+  EXPECT_THAT(ExplainInWords(Explained("evicted")), HasSubstr("do          a larger --memory"));
+  EXPECT_THAT(ExplainInWords(Explained("evicted")), Not(HasSubstr("move it"))) << "the text is not at fault";
   EXPECT_THAT(ExplainInWords(R"({"prefix_cache_receipt": {"fork": null}})"), Not(HasSubstr("where")));
   EXPECT_THAT(ExplainInWords(Explained()), HasSubstr("where")) << "control";
 }

@@ -114,6 +114,19 @@ TEST_F(ApiCacheTest, ExplainRefusesWhatTheEndpointsRefuse) {
   EXPECT_EQ(Explain(R"({"prompt":"0123456789","max_tokens":6})").status, 200) << "the control";
 }
 
+TEST_F(ApiCacheTest, MessagesThatTruncationDroppedAreNotNamed) {
+  engine_.context = 40;
+  Start();
+  engine_.set_report({.match = {.tokens = 2}, .fork = 2});
+  const auto fork = [&](const std::string& first) {
+    return ReceiptIn(Explain(R"({"messages":[{"role":"user","content":")" + first +
+                             R"("},{"role":"assistant","content":"b"},{"role":"user","content":"c"}],)"
+                             R"("truncation":{"type":"middle"},"max_tokens":8})"))["fork"];
+  };
+  EXPECT_FALSE(fork("a text that is too long for the context").contains("message"));
+  EXPECT_TRUE(fork("a").contains("message")) << "the control";
+}
+
 TEST_F(ApiCacheTest, WhatExplainKeepsIsCharged) {
   options_.limits.bodies_bytes_max = 3000;
   options_.limits.body_bytes_max = 3000;

@@ -184,12 +184,23 @@ std::string WhereInWords(const ChatRequest& chat, const PromptPlace& place) {
   return message;
 }
 
-std::string AdviceOf(const ChatRequest& chat, const PromptPlace& place, bool old_text, std::string_view around) {
+// Whether both tokens begin alike, as those of one text do that was split in two ways.
+bool BeginAlike(const Json& fork) {
+  if (!fork["cached"].is_object()) return false;
+  const std::string asked = fork["asked"]["text"], cached = fork["cached"]["text"];
+  return !asked.empty() && !cached.empty() && (asked.starts_with(cached) || cached.starts_with(asked));
+}
+
+std::string AdviceOf(const ChatRequest& chat, const PromptPlace& place, bool old_text, const Json& fork) {
+  const std::string around = fork["before"].get<std::string>() + fork["after"].get<std::string>();
   if (!old_text) return "nothing: what is new has to be computed once";
   const std::string& role = chat.messages[place.message].role;
   if (place.part == PromptPart::kTools) return "send the tools in one order and with the same texts in every turn";
   if (LooksLikeTime(around)) {
     return "a date or time here makes another prompt of every turn: move it into the last message";
+  }
+  if (role == "assistant" && place.part == PromptPart::kText && BeginAlike(fork)) {
+    return "if the reply came back unchanged, nothing: the model wrote it in other tokens than its text is split into";
   }
   if (role == "assistant" || role == "tool") {
     return "send old replies back as they came, `reasoning_content` and `tool_calls` too; a template that drops old "
@@ -280,7 +291,7 @@ Json ForkOf(std::span<const TokenId> prompt, const PrefixReport& report, const C
   fork["old_text"] = old_text;
   fork["summary"] =
       absl::StrCat(WhereInWords(*chat, *place), cost, old_text ? " again, in every turn in which it changes" : "");
-  fork["advice"] = AdviceOf(*chat, *place, old_text, before + after);
+  fork["advice"] = AdviceOf(*chat, *place, old_text, fork);
   return fork;
 }
 

@@ -217,6 +217,20 @@ TEST_F(ForkTest, AListOfToolsIsOldTextWhereverItStands) {
   EXPECT_EQ(ForkOf(prompt, report, &chat_, text, codec)["old_text"], false) << "control";
 }
 
+TEST_F(ForkTest, OneReplyInOtherTokensIsToldFromAChangedOne) {
+  class Pairs : public TemplateCodec {  // token 'P' is two letters
+   public:
+    Pairs() : TemplateCodec(ChatMl) {}
+    std::string Piece(TokenId token) const override { return token == TokenId('P') ? "He" : FakeCodec::Piece(token); }
+  } codec;
+  const std::string text = ChatMl(chat_);
+  const std::vector<TokenId> prompt = codec.Encode(text, false, true);
+  PrefixReport report{.fork = static_cast<uint32_t>(text.find("Hello")), .cached_token = TokenId('P')};
+  EXPECT_NE(Dump(ForkOf(prompt, report, &chat_, text, codec)["advice"]).find("other tokens"), std::string::npos);
+  report.cached_token = TokenId('h');
+  EXPECT_EQ(Dump(ForkOf(prompt, report, &chat_, text, codec)["advice"]).find("other tokens"), std::string::npos);
+}
+
 TEST_F(ForkTest, WhereNothingIsCachedThereIsNothingLost) {
   const Json fork = At("a<|end|>", std::nullopt);
   EXPECT_EQ(fork["cached"], nullptr);
