@@ -236,7 +236,8 @@ void Api::AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   // A shared_ptr, because a std::function must be copyable and a request is not.
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   threads_.Run([this, shared, exchange = std::move(exchange), model = model_, answer = std::move(answer)] {
-    AnswerFromElsewhere(exchange, answer(*model, shared->body));
+    HttpResponse response = answer(*model, shared->body);
+    queue_->Post([exchange, response = std::move(response)]() mutable { exchange->Reply(std::move(response)); });
   });
 }
 

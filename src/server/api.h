@@ -58,7 +58,7 @@ class Api : public HttpHandler {
   MaybeError CheckHead(const HttpRequest& head) const override;
   std::string CommonHeaders(std::string_view origin) const override { return access_.CorsHeaders(origin); }
 
-  // Generations that the engine has not ended. Any thread.
+  // Generations that the engine has not ended, and questions that it has not answered. Any thread.
   uint32_t active() const { return *active_; }
 
  private:
@@ -72,11 +72,12 @@ class Api : public HttpHandler {
   // Runs `answer`, which gets the body, on a request thread.
   using Answer = std::function<HttpResponse(const ServedModel& model, const std::string& body)>;
   void AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Answer answer);
-  // What the cache has of the prompt of a completion's body, asked between two steps of the engine.
+  // What the cache has of the prompt of a completion's body, asked between two steps of the engine. Like Purge it
+  // counts as a generation until it is answered: it is bounded as they are, and Stop waits for it.
   void Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  // Answers on the I/O thread, from any other.
-  void AnswerFromElsewhere(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
+  // From any thread; the question does not count any more.
+  void AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
   HttpResponse CacheStats() const;
   HttpResponse Tokenize(const ServedModel& model, const std::string& body) const;
   HttpResponse Detokenize(const ServedModel& model, const std::string& body) const;

@@ -24,47 +24,48 @@ HttpResponse Explained(const CompletionJob& job, PrefixReport report) {
 
 }  // namespace
 
-void Api::AnswerFromElsewhere(std::shared_ptr<HttpExchange> exchange, HttpResponse response) {
-  queue_->Post([exchange = std::move(exchange), response = std::move(response)]() mutable {
+void Api::AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response) {
+  queue_->Post([active = active_, exchange = std::move(exchange), response = std::move(response)]() mutable {
+    --*active;
     exchange->Reply(std::move(response));
   });
 }
 
 void Api::Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  if (const auto why = TooMany(1)) return exchange->Reply(ErrorResponse(*why));
   auto job = std::make_shared<CompletionJob>();
   job->tenant = access_.TenantOf(request);
   job->http = std::move(request);
   job->exchange = std::move(exchange);
   job->model = model_;
   job->receipt.id = "pcr_" + NextId();
+  ++*active_;
   threads_.Run([this, job = std::move(job)] {
-    if (const auto why = job->PrepareToExplain(options_)) {
-      return AnswerFromElsewhere(job->exchange, ErrorResponse(*why));
-    }
+    if (const auto why = job->PrepareToExplain(options_)) return AnswerQuestion(job->exchange, ErrorResponse(*why));
     // The engine's thread has steps to run: words are made on a request thread again.
-    const auto done = [this, job](PrefixReport report) {
-      threads_.Run(
-          [this, job, report = std::move(report)] { AnswerFromElsewhere(job->exchange, Explained(*job, report)); });
+    const auto done = [this, job](const PrefixReport& report) {
+      threads_.Run([this, job, report] { AnswerQuestion(job->exchange, Explained(*job, report)); });
     };
-    EngineInterface::ExplainRequest asked{.prompt = job->generation.prompt,
-                                          .scope = job->generation.scope,
-                                          .adapters = job->generation.adapters};
+    EngineInterface::ExplainRequest asked{
+        .prompt = job->generation.prompt, .scope = job->generation.scope, .adapters = job->generation.adapters};
     if (!job->model->engine->Explain(std::move(asked), done)) {
-      AnswerFromElsewhere(job->exchange, ErrorResponse(ShuttingDown()));
+      AnswerQuestion(job->exchange, ErrorResponse(ShuttingDown()));
     }
   });
 }
 
 void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  if (const auto why = TooMany(1)) return exchange->Reply(ErrorResponse(*why));
   std::string tenant = access_.TenantOf(request);
   auto shared = std::make_shared<HttpRequest>(std::move(request));
+  ++*active_;
   threads_.Run([this, shared, tenant = std::move(tenant), exchange = std::move(exchange), model = model_] {
     const RequestLimits limits{JsonLimitsOf(options_.limits, *model), model->codec->vocab_size()};
-    if (const auto why = ParseEmpty(shared->body, limits)) return AnswerFromElsewhere(exchange, ErrorResponse(*why));
+    if (const auto why = ParseEmpty(shared->body, limits)) return AnswerQuestion(exchange, ErrorResponse(*why));
     const auto done = [this, exchange](const KvCache::Purged& purged) {
-      AnswerFromElsewhere(exchange, JsonResponse(PurgedBody(purged)));
+      AnswerQuestion(exchange, JsonResponse(PurgedBody(purged)));
     };
-    if (!model->engine->Purge(tenant, done)) AnswerFromElsewhere(exchange, ErrorResponse(ShuttingDown()));
+    if (!model->engine->Purge(tenant, done)) AnswerQuestion(exchange, ErrorResponse(ShuttingDown()));
   });
 }
 

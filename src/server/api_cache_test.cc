@@ -114,6 +114,24 @@ TEST_F(ApiCacheTest, ExplainRefusesWhatTheEndpointsRefuse) {
   EXPECT_EQ(Explain(R"({"prompt":"0123456789","max_tokens":6})").status, 200) << "the control";
 }
 
+TEST_F(ApiCacheTest, QuestionsCountAsRequestsWhileTheyWait) {
+  options_.limits.requests_max = 1;
+  Start();
+  const std::string body = R"({"prompt":"a"})";
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Explain(body).status, 200) << "each is given back";
+    EXPECT_EQ(CodeOf(Explain("{")), "invalid_json") << "refused ones too";
+    EXPECT_EQ(Ask("POST", "/v1/cache/purge").status, 200);
+  }
+  engine_.stay = FakeEngine::Phase::kQueued;
+  RawClient busy = Connect();
+  busy.Send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+            body);
+  ASSERT_TRUE(Eventually([&] { return engine_.live() == 1; }));
+  EXPECT_EQ(CodeOf(Explain(body)), "queue_full");
+  EXPECT_EQ(CodeOf(Ask("POST", "/v1/cache/purge")), "queue_full");
+}
+
 TEST_F(ApiCacheTest, MessagesThatTruncationDroppedAreNotNamed) {
   engine_.context = 40;
   Start();
