@@ -53,6 +53,7 @@ uint64_t LayerBlockBytes(const Geometry& geometry, GroupId id) {
 }
 
 uint64_t SlotBytes(const Geometry& geometry, GroupId id) {
+  if (geometry.group(id).kind == GroupKind::kRecurrent) return BytesPerToken(geometry, id);  // one state
   return LayerBlockBytes(geometry, id) * geometry.group(id).layers.size();
 }
 
@@ -69,6 +70,7 @@ uint32_t DeriveBlockTokens(const Geometry& geometry) {
 uint64_t ResidentBlocks(const Geometry& geometry, GroupId id, uint64_t tokens, uint64_t in_flight) {
   const LayerGroup& group = geometry.group(id);
   const uint64_t all = CeilDiv(tokens, geometry.block_tokens);
+  if (group.kind == GroupKind::kRecurrent) return std::min<uint64_t>(all, 2);  // the state before a step, and after it
   if (group.kind != GroupKind::kWindow || tokens == 0) return all;
   const uint64_t reach = group.window + std::max<uint64_t>(in_flight, 1) - 2;
   return std::min(all, CeilDiv(reach, geometry.block_tokens) + 1);

@@ -20,6 +20,9 @@ constexpr uint32_t ElementBytes(ElementType type) { return type == ElementType::
 enum class GroupKind : uint8_t { kFull = 0, kWindow = 1, kLatent = 2, kRecurrent = 3 };
 std::string_view Name(GroupKind kind);
 
+// Resuming takes all blocks of such a group; of the others a window, or one state.
+inline bool IsKeptWhole(GroupKind kind) { return kind == GroupKind::kFull || kind == GroupKind::kLatent; }
+
 // Layers whose KV has the same lifetime and shape.
 struct LayerGroup {
   GroupKind kind = GroupKind::kFull;
@@ -49,7 +52,8 @@ uint64_t BytesPerToken(const Geometry& geometry, GroupId group);
 uint64_t LayerKeyBytes(const Geometry& geometry, GroupId group);
 // K + V of one layer of one block: contiguous in a slot.
 uint64_t LayerBlockBytes(const Geometry& geometry, GroupId group);
-// One slot: LayerBlockBytes for each layer of the group, in order.
+// One slot: LayerBlockBytes for each layer of the group, in order; of a recurrent group one state, as large as what
+// its dimensions give for one token.
 uint64_t SlotBytes(const Geometry& geometry, GroupId group);
 
 // The smallest of 16, 32, 64 for which K+V of one layer of the group with the smallest rows is at
@@ -57,7 +61,7 @@ uint64_t SlotBytes(const Geometry& geometry, GroupId group);
 uint32_t DeriveBlockTokens(const Geometry& geometry);
 
 // Blocks that a sequence of `tokens` needs resident at once in the group, with `in_flight` tokens
-// being computed in one step: all of them, or what the window reaches (DESIGN 5).
+// being computed in one step: all of them, what the window reaches (DESIGN 5), or the states before and after a step.
 uint64_t ResidentBlocks(const Geometry& geometry, GroupId group, uint64_t tokens, uint64_t in_flight);
 
 }  // namespace reprise

@@ -2,7 +2,8 @@
 // packed or not. The cache then knows slots by number alone and asks for the only two things that it ever does
 // to their bytes.
 //
-// A row of a slot is the K and V of one token in all layers of the group, wherever they lie.
+// A row of a slot is the K and V of one token in all layers of the group, wherever they lie. A slot of a recurrent
+// group is one state: CopyRows copies all of it, ClearRows is not called.
 //
 // Rows past a sequence's length hold what earlier sequences left there. If an attention touches them at all (0 times
 // NaN is NaN), all memory must be finite before its first use, and ClearRows keeps it so.

@@ -34,6 +34,9 @@ inline LayerGroup WindowGroup(std::vector<uint32_t> layers, uint32_t window) {
 inline LayerGroup LatentGroup(std::vector<uint32_t> layers) {
   return {.kind = GroupKind::kLatent, .layers = std::move(layers), .kv_heads = 1, .key_dim = 5, .value_dim = 0};
 }
+inline LayerGroup RecurrentGroup(std::vector<uint32_t> layers) {
+  return {.kind = GroupKind::kRecurrent, .layers = std::move(layers), .kv_heads = 1, .key_dim = 3, .value_dim = 1};
+}
 inline Geometry SmallGeometry(std::vector<LayerGroup> groups, uint32_t block_tokens = 4) {
   return {.groups = std::move(groups), .block_tokens = block_tokens};
 }
@@ -101,10 +104,17 @@ class Stamps {
       const SlotId slot = tables[g][position / geometry_.block_tokens];
       uint16_t unused = 0;
       if (slot == kNoSlot) {  // right only for a row that nobody sees
-        f(unused, 1, group.window);
+        f(unused, 1, group.kind == GroupKind::kRecurrent ? 2 : group.window);
         continue;
       }
       bool more = true;
+      if (group.kind == GroupKind::kRecurrent) {  // the state after the row's token
+        const uint64_t bytes = SlotBytes(geometry_, GroupId(g));
+        uint16_t* state = reinterpret_cast<uint16_t*>(views[g].base + slot.value() * bytes);
+        for (uint32_t i = 0; i < bytes / sizeof(uint16_t) && more; ++i)
+          more = f(state[i], static_cast<uint16_t>(Mix(states_[position], 5000 + i)), 2);
+        continue;
+      }
       for (uint32_t layer = 0; layer < group.layers.size() && more; ++layer) {
         const KvLayerView view = LayerView(geometry_, GroupId(g), views[g], layer);
         uint16_t* keys = reinterpret_cast<uint16_t*>(view.Key(slot));
@@ -258,7 +268,8 @@ class TestCache {
   }
   void StepTo(Running& running, size_t length) {
     while (running.sequence.length() < length)
-      Step(running, std::min(static_cast<uint32_t>(length) - running.sequence.length(), options_.in_flight_max));
+      Step(running, std::min({static_cast<uint32_t>(length) - running.sequence.length(), options_.in_flight_max,
+                              running.sequence.rows_to_edge()}));
   }
   void Generate(Running& running, const std::vector<TokenId>& output) {
     running.tokens = running.tokens + output;

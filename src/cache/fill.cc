@@ -25,7 +25,9 @@ void KvCache::Impl::Prepare(uint32_t index, uint32_t rows) {
     const uint32_t first = FirstBlock(group, mine.length);
     for (; claimed.first < first; ++claimed.first)
       if (table(index, group.id)[claimed.first] != kNoSlot) UnpinBlock(index, group, claimed.first);
-    for (uint32_t block = mine.blocks; block < end; ++block) PinBlock(index, group, block, TakeSlot(group));
+    // Of a step's blocks only the last has a state, in a recurrent group.
+    const uint32_t from = group.recurrent ? std::max(mine.blocks, end - 1) : mine.blocks;
+    for (uint32_t block = from; block < end; ++block) PinBlock(index, group, block, TakeSlot(group));
   }
   mine.blocks = std::max(mine.blocks, end);
   mine.prepared = mine.length + rows;
@@ -35,6 +37,7 @@ void KvCache::Impl::Prepare(uint32_t index, uint32_t rows) {
 void KvCache::Impl::Commit(uint32_t index, std::span<const TokenId> added) {
   Sequence& mine = sequence(index);
   CHECK_LE(mine.length + added.size(), mine.prepared);
+  CHECK(!has_recurrent || mine.length + added.size() == mine.prepared);
   const std::span<TokenId> all = tokens(index);
   const uint32_t before = mine.length;
   for (TokenId token : added) {
@@ -43,15 +46,39 @@ void KvCache::Impl::Commit(uint32_t index, std::span<const TokenId> added) {
   }
   totals.tokens_computed += added.size();
   for (uint32_t block = before / block_tokens(); block < mine.length / block_tokens(); ++block)
-    for (Group& group : groups) group.pool.Fill(table(index, group.id)[block]);
+    for (Group& group : groups)
+      if (HasStateAt(group, index, block)) group.pool.Fill(table(index, group.id)[block]);
   while (mine.write && mine.sealed < mine.length / block_tokens()) mine.write = SealNext(index);
   if (mine.fork_edge > before && mine.fork_edge <= mine.length) MarkEdge(index, mine.fork_edge);
+}
+
+// Whether the slot of this block holds all of it: in a recurrent group, the state of its end and not an earlier one.
+bool KvCache::Impl::HasStateAt(const Group& group, uint32_t index, uint32_t block) const {
+  if (!group.recurrent) return true;
+  return tables.table(index, group.id.value())[block] != kNoSlot &&
+         (block + 1) * block_tokens() == memory.sequences[index].length;
+}
+
+uint32_t KvCache::Impl::RowsToEdge(uint32_t index) const {
+  const Sequence& mine = memory.sequences[index];
+  uint32_t rows = UINT32_MAX;
+  if (!has_recurrent) return rows;
+  // States are kept at ends of blocks: the last ones before the end of the prompt, whose last token is always
+  // computed again, and before a fork that was met.
+  for (const uint32_t edge : {mine.prompt - 1, mine.fork_edge}) {
+    const uint32_t end = edge / block_tokens() * block_tokens();
+    if (end > mine.length) rows = std::min(rows, end - mine.length);
+  }
+  return rows;
 }
 
 // Publishes the first block that is not sealed yet. False: it cannot be, and nothing after it.
 bool KvCache::Impl::SealNext(uint32_t index) {
   Sequence& mine = sequence(index);
   const std::span<const TokenId> block = tokens(index).subspan(mine.sealed * block_tokens(), block_tokens());
+  for (Group& group : groups)  // an earlier state of this block: the sequence has gone on from it
+    if (!HasStateAt(group, index, mine.sealed) && table(index, group.id)[mine.sealed] != kNoSlot)
+      UnpinBlock(index, group, mine.sealed);
   const BlockKey key = Key(tree.digest(mine.tip), block);
   std::optional<NodeId> node = tree.FindBlock(mine.tip, key, block);
   if (node) {
@@ -63,7 +90,7 @@ bool KvCache::Impl::SealNext(uint32_t index) {
   }
   if (mine.pending_edge > mine.sealed * block_tokens()) {
     for (Group& group : groups)
-      if (group.window != 0) group.reusable.Keep(node_slot(*node, group.id));
+      if (group.window != 0 && node_slot(*node, group.id) != kNoSlot) group.reusable.Keep(node_slot(*node, group.id));
     mine.pending_edge = 0;
   }
   path(index)[mine.sealed++] = *node;
@@ -73,8 +100,10 @@ bool KvCache::Impl::SealNext(uint32_t index) {
 
 void KvCache::Impl::PublishBlock(uint32_t index, NodeId node) {
   const Sequence& mine = sequence(index);
-  for (Group& group : groups) GiveNodeSlot(group, node, table(index, group.id)[mine.sealed]);
+  for (Group& group : groups)
+    if (HasStateAt(group, index, mine.sealed)) GiveNodeSlot(group, node, table(index, group.id)[mine.sealed]);
   AddToOrder(node);
+  if (has_recurrent) return;  // a tail has the state of its end
   // Tails that it goes on from hold nothing more than it does.
   tree.ForEachTail(mine.tip, [&](NodeId tail) {
     if (!IsPrefix(tree.tokens(tail), tree.tokens(node))) return;
@@ -90,6 +119,7 @@ void KvCache::Impl::MergeBlock(uint32_t index, NodeId node) {
   const uint32_t block = sequence(index).sealed;
   ++totals.duplicate_seals;
   for (Group& group : groups) {
+    if (!HasStateAt(group, index, block)) continue;
     const SlotId theirs = node_slot(node, group.id);
     if (theirs == kNoSlot) {
       GiveNodeSlot(group, node, table(index, group.id)[block]);
@@ -134,7 +164,7 @@ void KvCache::Impl::PublishTail(uint32_t index) {
   if (CoveredByOthers(index, rest)) return;
   NodeId oldest = kNoNode;
   tree.ForEachTail(mine.tip, [&](NodeId tail) {
-    if (IsPrefix(tree.tokens(tail), rest))
+    if (!has_recurrent && IsPrefix(tree.tokens(tail), rest))
       DropNode(tail, /*evicted=*/false);
     else
       oldest = tail;
@@ -155,7 +185,7 @@ void KvCache::Impl::PublishTail(uint32_t index) {
 bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> rest) {
   const PrefixTree::Run run =
       tree.LongestRun(sequence(index).tip, rest, [this](NodeId node) { return HasAllSlots(node); });
-  if (run.tokens < rest.size()) return false;
+  if (run.tokens < rest.size() || (has_recurrent && tree.tokens(run.node).size() != rest.size())) return false;
   const NodeId covering = run.node;
   for (Group& group : groups) {
     const SlotId slot = node_slot(covering, group.id);
@@ -176,7 +206,7 @@ void KvCache::Impl::ClearDirty(uint32_t index) {
     const std::span<const SlotId> slots = table(index, group.id);
     for (uint32_t block = mine.length / block_tokens(); block < CeilDiv(mine.dirty, block_tokens()); ++block) {
       const uint32_t start = block * block_tokens();
-      if (slots[block] == kNoSlot) continue;
+      if (slots[block] == kNoSlot || group.recurrent) continue;
       ClearSlotRows(group, slots[block], std::max(mine.length, start) - start);
     }
   }

@@ -15,6 +15,8 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     : options(given),
       blocks_max(TableOptions(given).blocks_max),
       has_full(HasFullGroup(given.geometry)),
+      has_recurrent(std::any_of(given.geometry.groups.begin(), given.geometry.groups.end(),
+                                [](const LayerGroup& group) { return group.kind == GroupKind::kRecurrent; })),
       region(ledger.Take("kv sequences", Measure<Layout>(given))),
       memory(Carve<Layout>(region, given)),
       tree(TreeOptions(given), ledger),
@@ -26,11 +28,11 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
   std::span<NodeId> owners = memory.owners;
   for (uint32_t g = 0; g < count; ++g) {
     const LayerGroup& shape = options.geometry.groups[g];
-    CHECK(shape.kind != GroupKind::kRecurrent);  // its state has no blocks
     CHECK_EQ(shape.kind == GroupKind::kWindow, shape.window > 0);
     const SlotPoolOptions pool = PoolOptions(options, g);
     groups.push_back({.id = GroupId(g),
-                      .window = shape.window,
+                      .window = shape.kind == GroupKind::kRecurrent ? kRecurrentWindow : shape.window,
+                      .recurrent = shape.kind == GroupKind::kRecurrent,
                       .pool = SlotPool(pool, ledger),
                       .reusable = ReuseList(pool.name + " order", ReuseSlots(options, g), ledger),
                       .owner = owners.first(pool.slots)});
@@ -75,6 +77,7 @@ PrefixMatch CacheSequence::match() const { return cache_->impl_->sequence(index_
 uint32_t CacheSequence::Rematch() { return cache_->impl_->Rematch(index_); }
 void CacheSequence::SetReplyTokens(uint32_t tokens) { cache_->impl_->sequence(index_).reply = tokens; }
 void CacheSequence::Prepare(uint32_t rows) { cache_->impl_->Prepare(index_, rows); }
+uint32_t CacheSequence::rows_to_edge() const { return cache_->impl_->RowsToEdge(index_); }
 void CacheSequence::Commit(std::span<const TokenId> tokens) { cache_->impl_->Commit(index_, tokens); }
 void CacheSequence::MarkCheckpoint() { cache_->impl_->MarkEdge(index_, length()); }
 
@@ -129,7 +132,7 @@ KvCache::Stats KvCache::stats() const {
   Stats out = impl_->totals;
   for (const Impl::Group& group : impl_->groups)
     out.groups.push_back({.kind = geometry().group(group.id).kind,
-                          .window = group.window,
+                          .window = group.recurrent ? 0 : group.window,
                           .slot_bytes = SlotBytes(geometry(), group.id),
                           .slots_total = group.pool.size(),
                           .slots_free = group.pool.free(),

@@ -85,13 +85,20 @@ class CacheSequence {
   // that no coming query reaches are unpinned. REQUIRES: rows <= in_flight_max, within tokens_max.
   void Prepare(uint32_t rows);
 
+  // With recurrent groups: how many rows from length() on the next Prepare may have, so that the step ends where work
+  // may be taken up again (end of prompt, observed forks). Without: no limit. At least 1.
+  uint32_t rows_to_edge() const;
+
   // [groups]: block tables, entry i = slot of block i, kNoSlot where out of a window's reach. Covers
   // what was prepared. Valid until the next call of a method.
+  // Of a recurrent group, entry i is the state after the last of its tokens that was computed: a step that begins at
+  // position p reads the state of token p - 1 (none at 0: the initial one) and writes that of its last token, to an
+  // entry that is another one unless both tokens are of one block. Blocks between them have no state.
   std::span<const std::span<const SlotId>> tables() const;
 
   // K and V of the next tokens.size() positions have been written: appends them and seals every block
   // they complete (unless the sequence was admitted without `write`).
-  // REQUIRES: tokens.size() <= what was prepared.
+  // REQUIRES: tokens.size() <= what was prepared; equal, with recurrent groups.
   void Commit(std::span<const TokenId> tokens);
 
   // Work will be taken up again at length(): the end of a prompt or of a turn. What every group needs to

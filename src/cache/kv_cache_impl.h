@@ -36,6 +36,10 @@ inline constexpr uint32_t kTailsPerParentMax = 16;
 // blocks.
 inline constexpr uint32_t kIdleNamespacesMax = 1 << 16;
 
+// A recurrent group is a window group that sees the token before a query: the slot of that token's block holds the
+// state after it. States are resumed from where they were left only: at the end of a block, or of a tail.
+inline constexpr uint32_t kRecurrentWindow = 2;
+
 // How much of everything a cache of these options has, for plan and constructor alike.
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
 BlockTablesOptions TableOptions(const KvCacheOptions& options);
@@ -73,7 +77,8 @@ struct KvCache::Impl {
   };
   struct Group {
     GroupId id;
-    uint32_t window = 0;  // 0: full
+    uint32_t window = 0;  // 0: full or latent; a block may have no slot in the others
+    bool recurrent = false;
     SlotPool pool;
     ReuseList reusable;       // of window groups; blocks of the others go in the order of `eviction`
     std::span<NodeId> owner;  // [slots] of a sealed slot
@@ -116,6 +121,7 @@ struct KvCache::Impl {
   uint32_t Rematch(uint32_t index);
   Match Find(std::optional<NodeId> root, const NamespaceId& name_space, std::span<const TokenId> prompt) const;
   Match Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const;
+  bool IsStateFor(NodeId node, std::span<const TokenId> wanted) const;
   void ShrinkToWindows(Match& match) const;
   bool Fits(const Match& match, uint64_t tokens_max) const;
   void Attach(uint32_t index, const Match& match);
@@ -139,6 +145,8 @@ struct KvCache::Impl {
                             uint32_t reach) const;
 
   // fill.cc
+  uint32_t RowsToEdge(uint32_t index) const;
+  bool HasStateAt(const Group& group, uint32_t index, uint32_t block) const;
   void Prepare(uint32_t index, uint32_t rows);
   void Commit(uint32_t index, std::span<const TokenId> tokens);
   void MarkEdge(uint32_t index, uint32_t edge);
@@ -211,6 +219,7 @@ struct KvCache::Impl {
   const KvCacheOptions options;
   const uint32_t blocks_max;  // of one sequence
   const bool has_full;        // a full or latent group
+  const bool has_recurrent;
   Region region;
   Layout memory;
   PrefixTree tree;

@@ -23,6 +23,12 @@ KvCache::Impl::Match KvCache::Impl::Find(std::optional<NodeId> root, const Names
   return match;
 }
 
+// A tail whose state is that of a prefix of `wanted`: states cannot be cut.
+bool KvCache::Impl::IsStateFor(NodeId node, std::span<const TokenId> wanted) const {
+  const std::span<const TokenId> have = tree.tokens(node);
+  return tree.IsTail(node) && have.size() <= wanted.size() && std::equal(have.begin(), have.end(), wanted.begin());
+}
+
 // The longest usable prefix of `prompt` that goes on from the first `blocks` blocks, whose last is `tip`.
 KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const {
   const uint32_t limit = static_cast<uint32_t>(prompt.size()) - 1;  // the last token is always computed
@@ -48,7 +54,7 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
   const PrefixTree::Run run = tree.LongestRun(tip, wanted, [&](NodeId node) {
     const bool old = IsExpired(node);
     expired |= old;
-    return !old && HasAllSlots(node);
+    return !old && HasAllSlots(node) && (!has_recurrent || IsStateFor(node, wanted));
   });
 
   Match match{.tokens = whole + run.tokens, .blocks = blocks, .tip = tip, .source = run.node};
@@ -57,7 +63,7 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
   } else if (expired) {
     match.reason = MissReason::kExpired;
   } else if (run.tokens_any > run.tokens) {
-    match.reason = MissReason::kWindowNotResident;
+    match.reason = has_recurrent ? MissReason::kSnapshotMissing : MissReason::kWindowNotResident;
     match.fork_edge = whole + run.tokens_any;
   } else if (missing_key ? WasEvicted(*missing_key)
                          : run.tokens == 0 && WasEvicted(Fingerprint(tree.digest(tip), wanted[0]))) {
@@ -79,7 +85,7 @@ void KvCache::Impl::ShrinkToWindows(Match& match) const {
     for (uint32_t block = match.blocks; block > FirstBlock(group, match.tokens); --block, node = tree.parent(node)) {
       if (node_slot(node, group.id) != kNoSlot) continue;
       match.fork_edge = std::max(match.fork_edge, match.tokens);
-      match.reason = MissReason::kWindowNotResident;
+      match.reason = group.recurrent ? MissReason::kSnapshotMissing : MissReason::kWindowNotResident;
       match.blocks = block - 1;
       match.tokens = match.blocks * block_tokens();
       match.tip = tree.parent(node);

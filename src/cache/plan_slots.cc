@@ -32,9 +32,10 @@ std::vector<uint32_t> SlotsFor(const KvCacheOptions& options, const Shares& shar
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
     const LayerGroup& group = geometry.groups[g];
     uint64_t count = shares.blocks;
-    if (group.kind == GroupKind::kWindow && has_full) {
+    if (!IsKeptWhole(group.kind) && has_full) {
       const uint64_t resident = ResidentBlocks(geometry, GroupId(g), options.context_max, options.in_flight_max);
-      const uint64_t edge_blocks = CeilDiv(group.window - 1, block_tokens) + 1;
+      const uint64_t edge_blocks =
+          group.kind == GroupKind::kRecurrent ? 1 : CeilDiv(group.window - 1, block_tokens) + 1;
       const uint64_t edges = shares.edges ? 2 * shares.sequences + shares.blocks * block_tokens / kTokensPerEdge : 0;
       // What is kept in a window group is kept in full groups too.
       count = shares.sequences * resident + std::min(edges * edge_blocks, shares.blocks);
@@ -55,8 +56,7 @@ uint64_t TotalBytes(KvCacheOptions options, const std::vector<uint32_t>& slots) 
 uint64_t WindowBytes(const KvCacheOptions& options, const std::vector<uint32_t>& slots) {
   uint64_t bytes = 0;
   for (uint32_t g = 0; g < slots.size(); ++g)
-    if (options.geometry.groups[g].kind == GroupKind::kWindow)
-      bytes += slots[g] * SlotBytes(options.geometry, GroupId(g));
+    if (!IsKeptWhole(options.geometry.groups[g].kind)) bytes += slots[g] * SlotBytes(options.geometry, GroupId(g));
   return bytes;
 }
 
@@ -64,7 +64,7 @@ uint64_t WindowBytes(const KvCacheOptions& options, const std::vector<uint32_t>&
 
 bool HasFullGroup(const Geometry& geometry) {
   return std::any_of(geometry.groups.begin(), geometry.groups.end(),
-                     [](const LayerGroup& group) { return group.kind != GroupKind::kWindow; });
+                     [](const LayerGroup& group) { return IsKeptWhole(group.kind); });
 }
 
 KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
@@ -92,7 +92,7 @@ PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
   uint64_t blocks = UINT64_MAX;
   if (HasFullGroup(geometry)) {  // a block or tail takes a slot in every full group
     for (uint32_t g = 0; g < geometry.groups.size(); ++g)
-      if (geometry.groups[g].kind != GroupKind::kWindow) blocks = std::min<uint64_t>(blocks, options.slots[g]);
+      if (IsKeptWhole(geometry.groups[g].kind)) blocks = std::min<uint64_t>(blocks, options.slots[g]);
   } else {  // the head of a chain keeps its nodes when its window slots are gone
     blocks = 4 * uint64_t{*std::max_element(options.slots.begin(), options.slots.end())} +
              CeilDiv(options.context_max, geometry.block_tokens);
@@ -121,7 +121,7 @@ EvictionOptions OrderOptions(const KvCacheOptions& options) {
 }
 
 uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group) {
-  return options.geometry.groups[group].kind == GroupKind::kWindow ? options.slots[group] : 0;
+  return IsKeptWhole(options.geometry.groups[group].kind) ? 0 : options.slots[group];
 }
 
 BlockTablesOptions TableOptions(const KvCacheOptions& options) {

@@ -123,7 +123,7 @@ bool Scheduler::Plan() {
       sequence->cached_tokens = sequence->kv.length();
       if (sequence->request.report) Report(*sequence);
     }
-    const uint32_t rows = std::min(budget, sequence->pending());
+    const uint32_t rows = std::min({budget, sequence->pending(), sequence->kv.rows_to_edge()});
     AddSlice(*sequence, rows);
     budget -= rows;
   }
