@@ -16,6 +16,7 @@ namespace reprise {
 struct Reply {
   std::string text;
   std::vector<TokenId> tokens;
+  std::vector<float> logprobs;  // [tokens], if asked for
   GenerationEvent last;
   uint32_t prefill_events = 0;
 
@@ -28,7 +29,10 @@ class PendingReply {
   PendingReply(EngineInterface& engine, GenerationRequest request) : future_(state_->promise.get_future()) {
     const auto submission = engine.Submit(std::move(request), [state = state_](GenerationEvent event) {
       state->reply.text += event.text;
-      for (const GeneratedToken& token : event.tokens) state->reply.tokens.push_back(token.token);
+      for (const GeneratedToken& token : event.tokens) {
+        state->reply.tokens.push_back(token.token);
+        state->reply.logprobs.push_back(token.logprob);
+      }
       if (event.prefilled > 0) ++state->reply.prefill_events;
       if (!event.finish) return;
       state->reply.last = std::move(event);

@@ -1,9 +1,13 @@
 // What a conversation reuses, with real models of all three families.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <set>
+
 #include "engine/local_engine.h"
 #include "tests/engine_client.h"
 #include "tests/models.h"
+#include "tests/random_lora.h"
 
 namespace reprise {
 namespace {
@@ -116,6 +120,87 @@ TEST(ReuseTogether, OneNewPromptOfManyClientsIsComputedOnce) {
     std::printf("%u clients: %llu prompt tokens computed of %u\n", clients, static_cast<unsigned long long>(computed),
                 clients * 4000);
   }
+}
+
+// A pool for one and a half contexts.
+LocalEngineOptions Tight(const std::string& file, const std::string& adapter) {
+  LocalEngineOptions options{.model_path = ModelPath(file), .context = 1024, .sequences_max = 4};
+  if (!adapter.empty()) options.adapters = {{.path = adapter}};
+  options.shuffle_seed = 5;
+  const auto model = ModelDescription::Read(options.model_path, {.adapters = options.adapters});
+  EXPECT_TRUE(model.ok()) << model.status();
+  for (options.memory_bytes = 192ull << 20; options.memory_bytes < 4ull << 30; options.memory_bytes += 2ull << 20) {
+    const auto plan = LocalEngine::Plan(**model, options);
+    if (plan.ok() && plan->pool_tokens >= 3 * options.context / 2) break;
+  }
+  return options;
+}
+
+// Prompts that go on, fork anywhere, shrink and come back, several at once, with and without an adapter, in a pool that
+// has to evict all the time, also within windows: every reply has the bits of the run without a cache.
+TEST_P(Reuse, RandomTreesUnderPressureGiveTheBitsOfLoneRuns) {
+  const bool long_run = std::getenv("REPRISE_LONG") != nullptr;
+  const auto description = ModelDescription::Read(ModelPath(GetParam()), {});
+  ASSERT_TRUE(description.ok()) << description.status();
+  const std::string adapter =
+      WriteRandomLora(**description, {.rank = 4, .strength = 0.06f, .seed = 3}, "pressure.gguf");
+  const LocalEngineOptions options = Tight(GetParam(), adapter);
+  auto local = LocalEngine::Load(options, nullptr);
+  ASSERT_TRUE(local.ok()) << local.status();
+  EngineInterface& engine = (*local)->engine();
+  const uint32_t vocab_size = (*local)->model().vocab_size;
+  const char* chosen = std::getenv("REPRISE_SEED");
+  const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 7;
+  SCOPED_TRACE(testing::Message() << "REPRISE_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t limit) { return random() % limit; };
+  std::vector<std::vector<TokenId>> known;
+  const auto prompt = [&] {
+    std::vector<TokenId> tokens;
+    if (!known.empty() && below(6) != 0) tokens = known[below(known.size())];
+    if (!tokens.empty() && below(3) != 0) tokens.resize(1 + below(tokens.size()));
+    const uint64_t more =
+        std::min<uint64_t>(1000 - std::min<uint64_t>(tokens.size(), 1000), 1 + below(tokens.empty() ? 700 : 60));
+    return Join(std::move(tokens),
+                RandomTokens(static_cast<uint32_t>(std::max<uint64_t>(more, 1)), vocab_size, random()));
+  };
+  uint64_t reused = 0;
+  std::set<std::vector<TokenId>> distinct;
+  for (int round = 0; round < (long_run ? 80 : 6); ++round) {
+    std::vector<GenerationRequest> requests;
+    while (requests.size() < 3) {
+      std::vector<TokenId> tokens = prompt();
+      tokens.resize(std::min<size_t>(tokens.size(), 1010));
+      GenerationRequest request = GreedyRequest(std::move(tokens), 6);
+      request.logprobs = 0;
+      request.adapters.emplace();
+      if (below(4) == 0) request.adapters->push_back({.adapter = 0, .scale = 1});
+      requests.push_back(request);
+      if (below(3) == 0) requests.push_back(std::move(request));  // followers
+    }
+    std::vector<std::unique_ptr<PendingReply>> pending;
+    for (const GenerationRequest& request : requests)
+      pending.push_back(std::make_unique<PendingReply>(engine, request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Reply reply = pending[i]->Wait();
+      ASSERT_FALSE(reply.last.error) << reply.last.error->message;
+      GenerationRequest cold = requests[i];
+      cold.cache_read = cold.cache_write = false;
+      const Reply alone = PendingReply(engine, cold).Wait();
+      ASSERT_EQ(reply.tokens, alone.tokens) << "round " << round;
+      ASSERT_EQ(0, std::memcmp(reply.logprobs.data(), alone.logprobs.data(), alone.logprobs.size() * sizeof(float)));
+      reused += reply.timings().cached_pool;
+      distinct.insert(reply.tokens);
+      known.push_back(Join(requests[i].prompt, reply.tokens));
+      if (known.size() > 8) known.erase(known.begin());
+    }
+  }
+  const KvCache::Stats stats = (*local)->engine().cache_stats();
+  std::printf("%llu tokens reused, %llu blocks evicted\n", static_cast<unsigned long long>(reused),
+              static_cast<unsigned long long>(stats.evicted_blocks));
+  EXPECT_GT(reused, 500u);
+  EXPECT_GT(stats.evicted_blocks, 10u);
+  EXPECT_GT(distinct.size(), 5u) << "replies tell prompts apart";
 }
 
 INSTANTIATE_TEST_SUITE_P(SmallModels, Reuse, testing::ValuesIn(SmallModels()), [](const auto& info) {

@@ -204,5 +204,32 @@ TEST_F(SchedulerTest, RandomLoadGivesTheRepliesOfLoneRuns) {
   }
 }
 
+TEST(SchedulerStatesTest, SlicesEndWhereAStateIsKept) {
+  const LayerGroup full{.kind = GroupKind::kFull, .layers = {0}, .kv_heads = 1, .key_dim = 1, .value_dim = 1};
+  const LayerGroup states{.kind = GroupKind::kRecurrent, .layers = {1}, .kv_heads = 1, .key_dim = 1, .value_dim = 1};
+  for (const bool recurrent : {true, false}) {
+    Ledger ledger(1 << 24);
+    KvCacheOptions options{.geometry = {.groups = {full}, .block_tokens = 16}};
+    if (recurrent) options.geometry.groups.push_back(states);
+    options.slots.assign(options.geometry.groups.size(), 20);
+    options.sequences_max = 2;
+    options.context_max = 100;
+    options.in_flight_max = 64;
+    KvCache cache(options, ledger);
+    Scheduler scheduler({.sequences_max = 2, .step_rows_max = 64, .shared_rows_max = 64, .context_max = 100}, cache,
+                        ledger);
+    const std::vector<TokenId> prompt(40, TokenId(3));
+    scheduler.Enqueue({.id = SequenceId(1), .name_space = cache.Namespace({}), .prompt = prompt, .tokens_max = 41});
+    ASSERT_TRUE(scheduler.Plan());
+    EXPECT_EQ(scheduler.step()[0].rows, recurrent ? 32u : 40u) << "without states a slice takes all";
+    scheduler.Commit(0);
+    if (recurrent) {
+      ASSERT_TRUE(scheduler.Plan());
+      EXPECT_EQ(scheduler.step()[0].rows, 8u);
+    }
+    scheduler.Drop(SequenceId(1));
+  }
+}
+
 }  // namespace
 }  // namespace reprise
