@@ -166,6 +166,8 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
   off(start.server.cors_origins.empty(), "CORS", "web pages of other machines may not ask", "--cors ORIGIN");
   off(!start.server.any_model, "other names", "404 for a model name that is not served", "--any-model");
   off(!start.server.log_prompts, "prompts in log", "the log has numbers, never a text", "--log-prompts");
+  off(!start.server.log_traces, "traces in log", "requests cannot be replayed by bench trace",
+      "--log-json --log-traces");
   off(!flags.log_json, "JSON log", "the log is lines for people", "--log-json");
   off(true, "disk cache", "the cache ends with the process; not in this version", "");
   report.warnings = start.warnings;
@@ -293,6 +295,10 @@ void AddServeCommand(CLI::App& app, int& status) {
   command->add_option("--log-level", flags->log_level, "trace, debug, info, warning, error or off")
       ->capture_default_str();
   command->add_flag("--log-json", flags->log_json, "the log as JSON, an object a line");
+  command
+      ->add_flag("--log-traces", flags->server.log_traces,
+                 "prefix ids of requests in the JSON log: what `reprise bench trace` replays, without a word of them")
+      ->needs("--log-json");
   command->add_flag("--log-prompts", flags->server.log_prompts, "prompts in the log too, at level info");
   command->add_flag("--dry-run", flags->dry_run, "print what would be done and whether it could be, and stop");
   command->add_flag("--json", flags->json, "print JSON");

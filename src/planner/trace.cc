@@ -40,6 +40,8 @@ absl::StatusOr<TraceRequest> ParseLine(size_t number, const std::string& line,
                                        std::unordered_map<int64_t, uint32_t>& ids) {
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return Bad(number, "no JSON object");
+  if (object.contains("level") && !object.contains("hash_ids"))
+    return TraceRequest();  // of a log, about something else
   const nlohmann::json* hashes = Field(object, "hash_ids");
   const nlohmann::json* length = Field(object, "input_length");
   if (hashes == nullptr || !hashes->is_array()) return Bad(number, "`hash_ids` must be a list of numbers");

@@ -3,8 +3,8 @@
 //
 // A trace is JSON, one object a line: `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one
 // number per kTraceBlockTokens tokens of the prompt: equal numbers stand for equal prefixes up to there. That is
-// the format of the open traces of Mooncake (FAST '25) and of the server's own request log when it is asked to
-// write prefix ids; other fields are ignored.
+// the format of the open traces of Mooncake (FAST '25) and of the server's own request log with
+// --log-json --log-traces; other fields are ignored.
 //
 // Ownership: values. Threads: pure functions. Errors: InvalidArgument names the line.
 #pragma once

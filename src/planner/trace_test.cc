@@ -30,6 +30,15 @@ TEST(Trace, IsReadWithItsIdsRenumbered) {
   EXPECT_EQ(trace->tokens, 1112u);
 }
 
+TEST(Trace, OtherLinesOfALogAreSkipped) {
+  const std::string started = "{\"time\": \"now\", \"level\": \"info\", \"message\": \"serving\"}\n";
+  const auto trace = ParseTrace(started + Line(512, "1") + started);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->requests.size(), 1u);
+  EXPECT_FALSE(ParseTrace(started).ok());
+  EXPECT_FALSE(ParseTrace(started + "{\"message\": \"no log\"}").ok()) << "the control";
+}
+
 TEST(Trace, ABadLineIsNamed) {
   const std::string good = Line(512, "1");
   const std::pair<std::string, std::string> cases[] = {

@@ -185,13 +185,15 @@ RequestLine Api::LineOf(const CompletionJob& job) const {
   return {.id = job.id,
           .tenant = job.tenant,
           .model = job.request.model,
-          .endpoint = std::string(job.endpoint == Endpoint::kChat ? kChatPath : kTextPath)};
+          .endpoint = std::string(job.endpoint == Endpoint::kChat ? kChatPath : kTextPath),
+          .prefix_ids = job.prefix_ids};
 }
 
 void Api::Refuse(const CompletionJob& job, const RequestError& error) {
   RequestLine line = LineOf(job);
   line.total_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - job.received).count();
   line.status = error.http_status;
+  line.prefix_ids.clear();  // it was not served
   line.reason = job.exchange->gone() ? "client_gone" : error.code;
   LogRequest(line);
   job.exchange->Reply(ErrorResponse(error));

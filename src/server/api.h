@@ -27,6 +27,7 @@ namespace reprise {
 struct ApiOptions {
   bool any_model = false;
   bool log_prompts = false;
+  std::optional<Digest> trace_key;  // of the prefix ids in the log; absent: none are written
   std::vector<std::string> api_keys;
   std::vector<std::string> cors_origins;
   ServerLimits limits;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/prefix_ids.h"
 #include "server/request_log.h"
 
 namespace reprise {
@@ -54,6 +55,7 @@ MaybeError CompletionJob::Prepare(const ApiOptions& options, const std::shared_p
   if (!request.echo) echo = std::string();
   MakeReceipt();
   MakeGeneration();
+  if (options.trace_key) prefix_ids = PrefixIds(*options.trace_key, generation.scope, generation.prompt);
   return std::nullopt;
 }
 

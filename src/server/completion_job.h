@@ -38,6 +38,7 @@ struct CompletionJob {
   GenerationRequest generation;
   ReceiptFacts receipt;
   std::string echo;
+  std::vector<uint64_t> prefix_ids;
   std::vector<BodyBudget::Charge> charges;
   MaybeError error;
 

@@ -119,9 +119,9 @@ RequestError UnknownField(const std::string& parent, std::string_view key, std::
   error.http_status = 400;
   error.code = "unknown_field";
   error.param = parent.empty() ? shown : absl::StrCat(parent, ".", shown);
-  error.message = absl::StrCat("`", error.param, "` is not a field of this request; ",
-                               known.empty() ? "it has none"
-                                             : absl::StrCat("the nearest one is `", std::string(nearest), "`"));
+  error.message =
+      absl::StrCat("`", error.param, "` is not a field of this request; ",
+                   known.empty() ? "it has none" : absl::StrCat("the nearest one is `", std::string(nearest), "`"));
   return error;
 }
 

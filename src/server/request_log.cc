@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -63,20 +64,27 @@ void SetLogFormat(LogFormat format) {
 
 void LogRequest(const RequestLine& line) {
   if (const auto& logger = JsonRequestLogger()) {
-    const Json fields = {{"id", line.id},
-                         {"tenant", line.tenant},
-                         {"model", line.model},
-                         {"endpoint", line.endpoint},
-                         {"status", line.status},
-                         {"in", line.prompt_tokens},
-                         {"reused", line.reused_tokens},
-                         {"computed", line.computed_tokens},
-                         {"miss", line.miss.empty() ? Json(nullptr) : Json(line.miss)},
-                         {"out", line.generated_tokens},
-                         {"queue_ms", line.queue_ms},
-                         {"first_ms", line.first_token_ms},
-                         {"ms", line.total_ms},
-                         {"end", line.reason}};
+    Json fields = {{"id", line.id},
+                   {"tenant", line.tenant},
+                   {"model", line.model},
+                   {"endpoint", line.endpoint},
+                   {"status", line.status},
+                   {"in", line.prompt_tokens},
+                   {"reused", line.reused_tokens},
+                   {"computed", line.computed_tokens},
+                   {"miss", line.miss.empty() ? Json(nullptr) : Json(line.miss)},
+                   {"out", line.generated_tokens},
+                   {"queue_ms", line.queue_ms},
+                   {"first_ms", line.first_token_ms},
+                   {"ms", line.total_ms},
+                   {"end", line.reason}};
+    if (!line.prefix_ids.empty()) {  // the names of recorded traces
+      const auto now = std::chrono::system_clock::now().time_since_epoch();
+      fields["timestamp"] = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+      fields["input_length"] = line.prompt_tokens;
+      fields["output_length"] = line.generated_tokens;
+      fields["hash_ids"] = line.prefix_ids;
+    }
     return logger->info("{}", Dump(fields));
   }
   spdlog::info(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace reprise {
 
@@ -30,8 +31,9 @@ struct RequestLine {
   double queue_ms = 0;
   double first_token_ms = 0;
   double total_ms = 0;
-  int status = 200;    // of HTTP; what goes wrong after the first byte is told by `reason` alone
-  std::string reason;  // stop, length, tool_calls, client_gone, cancelled, or an error's code
+  int status = 200;                  // of HTTP; what goes wrong after the first byte is told by `reason` alone
+  std::vector<uint64_t> prefix_ids;  // where an operator asked for them (ServerOptions::log_traces); JSON only
+  std::string reason;                // stop, length, tool_calls, client_gone, cancelled, or an error's code
 };
 
 // To spdlog's default logger, at level info.

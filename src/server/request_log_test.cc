@@ -112,6 +112,24 @@ TEST_F(RequestLogTest, OneLineForEveryRequestAndNoWordOfItsText) {
   EXPECT_TRUE(lines[4].ends_with("end=internal"));
 }
 
+TEST_F(RequestLogTest, TracesOnlyWhereAskedForAndOfWhatWasServed) {
+  SetLogFormat(LogFormat::kJson);
+  options_.log_traces = true;
+  Start();
+  Complete(R"({"prompt":"abcdef","max_tokens":3})");
+  Complete(R"({"prompt":"abcdef","max_tokens":3})");
+  Complete(R"({"prompt":"abcdef","max_tokens":-3})");
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 3u);
+  const Json first = Json::parse(lines[0]), second = Json::parse(lines[1]);
+  EXPECT_EQ(first["input_length"], 6);
+  EXPECT_EQ(first["output_length"], 3);
+  EXPECT_GT(first["timestamp"].get<uint64_t>(), 1'700'000'000'000u);
+  ASSERT_EQ(first["hash_ids"].size(), 1u);
+  EXPECT_EQ(first["hash_ids"], second["hash_ids"]);
+  EXPECT_FALSE(Json::parse(lines[2]).contains("hash_ids"));
+}
+
 TEST_F(RequestLogTest, PromptsOnlyWhereAskedFor) {
   options_.log_prompts = true;
   Start();

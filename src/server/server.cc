@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -26,12 +27,20 @@ constexpr uint64_t kGrammarBytes = 12 << 20;
 // A parsed JSON value at worst: a member of an object with a short key, in a vector that just doubled.
 constexpr uint64_t kJsonValueBytes = 128;
 
+std::optional<Digest> RandomKey() {
+  std::random_device random;
+  Digest key;
+  for (uint8_t& byte : key.bytes) byte = static_cast<uint8_t>(random());
+  return key;
+}
+
 }  // namespace
 
 struct Server::Impl {
   explicit Impl(const ServerOptions& options)
       : api(std::make_unique<Api>(ApiOptions{.any_model = options.any_model,
                                              .log_prompts = options.log_prompts,
+                                             .trace_key = options.log_traces ? RandomKey() : std::nullopt,
                                              .api_keys = options.api_keys,
                                              .cors_origins = options.cors_origins,
                                              .limits = options.limits})) {}

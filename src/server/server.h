@@ -40,6 +40,7 @@ struct ServerOptions {
   // Web pages whose scripts may use the server besides those of this machine ("https://chat.example.org"); "*": all.
   std::vector<std::string> cors_origins;
   bool log_prompts = false;  // into the log, at level info
+  bool log_traces = false;   // prefix ids into the JSON log, for `reprise bench trace`
   ServerLimits limits;
 };
 
