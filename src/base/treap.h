@@ -89,7 +89,13 @@ class Treap {
   }
 
  private:
-  static uint32_t Priority(Id id) { return id.value() * 2654435769u; }
+  // A mixture in which every bit of the id counts: ids that come at regular distances must not make a chain.
+  static uint32_t Priority(Id id) {
+    uint32_t x = id.value();
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+  }
 
   Id& LinkTo(Id& top, Id id) const {
     const Id up = links_(id).up;

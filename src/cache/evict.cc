@@ -75,10 +75,14 @@ void KvCache::Impl::UnpinSlot(Group& group, SlotId slot) {
   group.pool.Unpin(slot);
   if (!sealed || group.pool.pins(slot) > 0) return;
   if (group.window != 0) group.reusable.Add(slot);
-  const NodeId node = group.owner[slot.value()];
-  if (!has_full || IsPinned(node)) return;
-  eviction.LetGo(node);
+  LetGo(group.owner[slot.value()]);
+}
+
+// The node is unpinned in one group; if that was the last, its age begins and it may be evicted.
+void KvCache::Impl::LetGo(NodeId node) {
+  if (IsPinned(node)) return;
   if (!memory.used_ms.empty()) memory.used_ms[node.value()] = now_ms;
+  if (has_full) eviction.LetGo(node);
   Refresh(node);
 }
 

@@ -6,7 +6,7 @@
 namespace reprise {
 namespace {
 
-constexpr uint32_t kOtherNamespacesMax = 1024;  // looked at, the last used first
+constexpr uint32_t kOtherNamespacesMax = 64;  // looked at, the last used first
 
 MissReason ReasonOf(NamespaceTag tag) {
   switch (tag) {

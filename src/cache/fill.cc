@@ -183,9 +183,10 @@ void KvCache::Impl::PublishTail(uint32_t index) {
 
 // True, and that one is young again, if a block or tail under the tip already holds these rows.
 bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> rest) {
-  const PrefixTree::Run run =
-      tree.LongestRun(sequence(index).tip, rest, [this](NodeId node) { return HasAllSlots(node); });
-  if (run.tokens < rest.size() || (has_recurrent && tree.tokens(run.node).size() != rest.size())) return false;
+  const PrefixTree::Run run = tree.LongestRun(sequence(index).tip, rest, [&](NodeId node) {
+    return HasAllSlots(node) && (!has_recurrent || tree.tokens(node).size() == rest.size());
+  });
+  if (run.tokens < rest.size()) return false;
   const NodeId covering = run.node;
   for (Group& group : groups) {
     const SlotId slot = node_slot(covering, group.id);

@@ -107,5 +107,54 @@ TEST_P(KvCacheEviction, WhatNobodyUsedForLongerThanTheLimitIsAMissThatSaysSo) {
   cache->CheckIntegrity();
 }
 
+TEST(KvCacheExpiry, HoldsForModelsWithWindowsOnly) {
+  TestCache cache({.geometry = SmallGeometry({WindowGroup({0}, 100)}), .slots = {16}, .reusable_ttl_s = 10});
+  cache->SetTime(1'000'000);
+  cache.Run(Count(12));
+  cache->SetTime(1'000'001);
+  EXPECT_EQ(cache.Lookup(Count(12) + Count(3, 70)).tokens, 12u);
+  cache->SetTime(1'020'000);
+  EXPECT_EQ(cache.Lookup(Count(12) + Count(3, 70)).reason, MissReason::kExpired);
+}
+
+TEST(KvCacheExpiry, IsNoReasonWhereSomethingYoungerIsLonger) {
+  TestCache cache({.geometry = SmallGeometry({FullGroup({0})}, 16), .slots = {16}, .reusable_ttl_s = 10});
+  cache->SetTime(1000);
+  cache.Run(Count(5) + Count(11, 100));
+  cache->SetTime(100'000);
+  cache.Run(Count(10));
+  EXPECT_EQ(cache.Lookup(Count(12)).tokens, 10u);
+  EXPECT_EQ(cache.Lookup(Count(12)).reason, MissReason::kNeverSeen);
+}
+
+// Rows that are copied again and again are in use, though their own block never becomes part of a path.
+TEST(KvCacheScan, TheSourceOfCopiesIsHot) {
+  TestCache cache(
+      {.geometry = SmallGeometry({FullGroup({0})}, 16), .slots = {16}, .sequences_max = 2, .context_max = 32});
+  cache.Run(Count(15));
+  for (int i = 0; i < 60; ++i) {
+    TestCache::Running running = cache.Admit(Count(15) + Tokens({1000}), {.write = false});
+    ASSERT_EQ(running.sequence.match().tokens, 15u) << i;
+    cache.StepTo(running, 16);
+    running.sequence.Finish();
+    cache.Run(Count(32, 2000 + 100 * i));
+  }
+}
+
+// The last slot of a window group may be the source's own: what is left of the source can still be evicted.
+TEST(KvCacheTakeover, WhatLosesItsWindowSlotStaysEvictable) {
+  TestCache cache({.geometry = SmallGeometry({FullGroup({0}), WindowGroup({1}, 100)}),
+                   .slots = {4, 3},
+                   .sequences_max = 1,
+                   .context_max = 12,
+                   .in_flight_max = 12});
+  cache.Run(Count(12));
+  for (int i = 0; i < 10; ++i) {
+    cache.Run(Count(10) + Count(2, 50 + 10 * i));
+    cache->CheckIntegrity();
+  }
+  EXPECT_EQ(cache.Run(Count(12, 500)).tokens, 0u);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -162,6 +162,7 @@ struct KvCache::Impl {
 
   // evict.cc
   bool IsPinned(NodeId node) const;
+  void LetGo(NodeId node);
   void Refresh(NodeId node);       // whether it may be evicted
   void AddToOrder(NodeId node);    // it is new
   void LeavePath(uint32_t index);  // what it knows of its blocks, before it lets go of them

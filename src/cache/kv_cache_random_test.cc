@@ -30,6 +30,7 @@ struct Setting {
 std::vector<Setting> Settings() {
   const Geometry full = SmallGeometry({FullGroup({0, 1})});
   const Geometry mixed = SmallGeometry({WindowGroup({0, 2}, 6), FullGroup({1, 3})});
+  const Geometry full_first = SmallGeometry({FullGroup({0, 1}), WindowGroup({2}, 100)});
   const Geometry three = SmallGeometry({FullGroup({0}), WindowGroup({1}, 9), FullGroup({2}), WindowGroup({3}, 2)});
   const Geometry latent = SmallGeometry({LatentGroup({0, 1}), WindowGroup({2}, 5)});
   const Geometry recurrent = SmallGeometry({FullGroup({0, 1}), RecurrentGroup({2, 3})});
@@ -49,6 +50,7 @@ std::vector<Setting> Settings() {
       {"full, tight", with(full, {20}, 8)},
       {"full and window, roomy", with(mixed, {500, 500}, 8)},
       {"full and window, tight", with(mixed, {22, 24}, 8)},
+      {"full before window, tight", with(full_first, {14, 13}, 8)},
       {"full and window, one slot each beyond a sequence", with(mixed, {6, 12}, 8)},
       {"two full and two windows", with(three, {30, 24, 28, 26}, 5)},
       {"latent and window", with(latent, {24, 26}, 8)},

@@ -52,6 +52,13 @@ TEST(KvCacheRecurrent, ATailsStateIsNotThatOfAPrefixOfIt) {
   EXPECT_EQ(cache.Lookup(Count(6) + Count(3, 50)).reason, MissReason::kSnapshotMissing);
 }
 
+TEST(KvCacheRecurrent, OneEndIsKeptOnce) {
+  TestCache cache(Recurrent());
+  cache.Run(Count(9));  // a block, and a tail of one
+  for (int i = 0; i < 5; ++i) cache.Run(Count(7));
+  EXPECT_EQ(cache->stats().tails, 2u);
+}
+
 TEST(KvCacheRecurrent, AnEvictedStateIsAMissThatSaysSo) {
   TestCache cache(Recurrent(64, 3));
   cache.Run(Count(18));

@@ -16,7 +16,9 @@ KvCache::Impl::Match KvCache::Impl::Find(std::optional<NodeId> root, const Names
   CHECK(!prompt.empty());
   if (root) return Extend(*root, 0, prompt);
   Match match;
-  const bool evicted = WasEvicted(Fingerprint(name_space.digest, prompt[0]));
+  const bool evicted = prompt.size() > block_tokens()
+                           ? WasEvicted(TableHash(Key(name_space.digest, prompt.first(block_tokens())).digest))
+                           : WasEvicted(Fingerprint(name_space.digest, prompt[0]));
   match.reason = prompt.size() == 1 ? MissReason::kLastTokenRule
                  : evicted          ? MissReason::kEvicted
                                     : MissReason::kNeverSeen;
@@ -33,7 +35,7 @@ bool KvCache::Impl::IsStateFor(NodeId node, std::span<const TokenId> wanted) con
 KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const {
   const uint32_t limit = static_cast<uint32_t>(prompt.size()) - 1;  // the last token is always computed
   std::optional<uint64_t> missing_key;
-  bool expired = false;
+  bool expired = false, expired_run = false;
   while ((blocks + 1) * block_tokens() <= limit) {
     const std::span<const TokenId> tokens = prompt.subspan(blocks * block_tokens(), block_tokens());
     const BlockKey key = Key(tree.digest(tip), tokens);
@@ -53,14 +55,14 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
   const std::span<const TokenId> wanted = prompt.subspan(whole, limit - whole);
   const PrefixTree::Run run = tree.LongestRun(tip, wanted, [&](NodeId node) {
     const bool old = IsExpired(node);
-    expired |= old;
+    expired_run |= old;
     return !old && HasAllSlots(node) && (!has_recurrent || IsStateFor(node, wanted));
   });
 
   Match match{.tokens = whole + run.tokens, .blocks = blocks, .tip = tip, .source = run.node};
   if (match.tokens == limit) {
     match.reason = MissReason::kLastTokenRule;
-  } else if (expired) {
+  } else if (expired || (expired_run && run.tokens_any > run.tokens)) {
     match.reason = MissReason::kExpired;
   } else if (run.tokens_any > run.tokens) {
     match.reason = has_recurrent ? MissReason::kSnapshotMissing : MissReason::kWindowNotResident;
@@ -205,6 +207,7 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
   const NodeId source = match.source;
   const uint32_t rows = match.tokens - match.blocks * block_tokens();
   for (Group& group : groups) PinSlot(group, node_slot(source, group.id));  // nothing evicts it meanwhile
+  if (has_full) eviction.Hit(source, Fingerprint(source));
   bool taken_over = false;
   for (Group& group : groups) {
     SlotId& from = node_slot(source, group.id);
@@ -224,7 +227,11 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
     PinBlock(index, group, match.blocks, *own);
   }
   sequence(index).blocks = match.blocks + 1;
-  if (taken_over && !IsWhole(source)) DropNode(source, /*evicted=*/true);
+  if (!taken_over) return;
+  if (IsWhole(source))
+    LetGo(source);  // the slot that kept it was the one taken
+  else
+    DropNode(source, /*evicted=*/true);
 }
 
 }  // namespace reprise

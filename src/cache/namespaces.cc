@@ -1,4 +1,6 @@
 // Namespaces that have state: which, how long ago they were used, and forgetting all of a tenant's.
+#include <algorithm>
+
 #include "base/check.h"
 #include "cache/kv_cache_impl.h"
 
@@ -65,6 +67,7 @@ void KvCache::Impl::Unlink(uint32_t root) {
 KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
   const std::optional<Digest> wanted = TenantDigest(tenant);
   Purged purged;
+  std::fill(memory.evicted.begin(), memory.evicted.end(), 0);  // a trace of what there was
   for (uint32_t index = oldest_namespace; index != kNoNamespace;) {
     Namespace& each = memory.namespaces[index];
     index = each.newer;  // before it goes

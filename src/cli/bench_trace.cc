@@ -1,7 +1,9 @@
 // reprise bench trace: what the cache would have reused of recorded requests, by its size and policy.
 #include "cli/bench_trace.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -35,7 +37,7 @@ double GapClosed(uint64_t hits, uint64_t lru, uint64_t best) {
 }
 
 nlohmann::ordered_json RunShare(const Trace& trace, double share, uint32_t block_tokens) {
-  const auto capacity = static_cast<uint64_t>(share / 100 * trace.distinct_blocks);
+  const auto capacity = std::max(static_cast<uint64_t>(share / 100 * trace.distinct_blocks), uint64_t{trace.longest});
   const ReplayResult value = Replay(trace, {.capacity_blocks = capacity, .block_tokens = block_tokens});
   const ReplayResult lru = Replay(
       trace,
@@ -55,7 +57,7 @@ nlohmann::ordered_json RunShare(const Trace& trace, double share, uint32_t block
 
 void PrintShare(const nlohmann::ordered_json& row) {
   const auto number = [&](const char* name) { return row[name].get<double>(); };
-  std::printf("%5.0f %%  %10.2f  %8.2f  %11.2f  %8.0f %%  %11.0f k  %10.0f\n", number("share_pct"),
+  std::printf("%5.1f %%  %10.2f  %8.2f  %11.2f  %8.0f %%  %11.0f k  %10.0f\n", number("share_pct"),
               number("value_per_byte_hit_pct"), number("lru_hit_pct"), number("clairvoyant_hit_pct"),
               number("gap_closed_pct"), number("blocks_per_second") / 1000, number("bytes_per_block"));
   std::fflush(stdout);
@@ -109,7 +111,10 @@ void AddBenchTraceCommand(CLI::App& bench, int& status) {
   command->add_option("--share", flags->shares, "cache sizes, in % of what the whole trace would take")
       ->delimiter(',')
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 100.0));
+      ->check([](const std::string& text) {
+        const double share = std::strtod(text.c_str(), nullptr);
+        return share >= 0.1 && share <= 100 ? std::string() : "must be from 0.1 to 100, not " + text;
+      });
   command->add_option("--block-tokens", flags->block_tokens, "tokens of one block of the cache")
       ->capture_default_str()
       ->check(CLI::IsMember({16, 32, 64, 128, 256, 512}));

@@ -47,7 +47,7 @@ struct GenerationRequest {
   std::optional<uint32_t> logprobs;  // log-probabilities of chosen tokens, and of this many top ones
   bool cache_read = true;
   bool cache_write = true;
-  bool receipt = false;  // the last event has `prefix`
+  bool receipt = false;  // `prefix` of the last event has more than the match
   Scope scope;
 };
 
@@ -77,7 +77,7 @@ struct GenerationEvent {
   std::string stop_string;             // with kStop: the stop string that ended it, or empty
   std::optional<RequestError> error;   // with kError
   Timings timings;                     // with finish
-  std::optional<PrefixReport> prefix;  // with finish, if asked for and it was admitted: what admission found
+  std::optional<PrefixReport> prefix;  // with finish, if it was admitted: what admission found
 };
 
 // Called on the engine thread; must not block. A request's events come in order.

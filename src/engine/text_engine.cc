@@ -185,7 +185,7 @@ bool TextEngine::Post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return false;
-    commands_.push_back({.task = std::move(task)});
+    tasks_.push_back(std::move(task));
   }
   wake_.notify_one();
   return true;
@@ -240,9 +240,12 @@ void TextEngine::Drain(uint32_t deadline_ms) {
 
 void TextEngine::Loop() {
   while (TakeCommands()) {
+    RunTask();
     ExpireWaiting();
     Step();
     Publish();
+  }
+  while (RunTask()) {  // each was promised an answer
   }
   while (!requests_.empty()) End(requests_.begin()->first, {.finish = FinishReason::kCancelled});
   Publish();
@@ -258,26 +261,35 @@ bool TextEngine::TakeCommands() {
   std::vector<Command> commands;
   {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return stop_ || !commands_.empty() || !scheduler_.idle(); });
+    wake_.wait(lock, [&] { return stop_ || !commands_.empty() || !tasks_.empty() || !scheduler_.idle(); });
     commands.swap(commands_);
     if (stop_) {
       lock.unlock();
-      for (Command& command : commands) {
+      for (Command& command : commands)
         if (command.request) requests_.emplace(command.id, std::move(command.request));
-        if (command.task) command.task();
-      }
       return false;
     }
   }
   for (Command& command : commands) {
-    if (command.task) {
-      command.task();
-    } else if (command.request) {
+    if (command.request) {
       Begin(command.id, std::move(command.request));
     } else if (requests_.contains(command.id)) {
       End(command.id, {.finish = FinishReason::kCancelled});
     }
   }
+  return true;
+}
+
+// One task, so that many of them do not make a pause between two steps. False: there is none.
+bool TextEngine::RunTask() {
+  std::function<void()> task;
+  {
+    const std::lock_guard lock(mutex_);
+    if (tasks_.empty()) return false;
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+  }
+  task();
   return true;
 }
 

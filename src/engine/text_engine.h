@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,12 +79,11 @@ class TextEngine : public EngineInterface {
     Clock::time_point submitted;
     Clock::time_point first_slice;
     Clock::time_point first_token;
-    std::optional<PrefixReport> prefix;  // if asked for, once admitted
+    std::optional<PrefixReport> prefix;  // once admitted
   };
   struct Command {
     SequenceId id;
-    std::unique_ptr<Request> request;  // null: cancel, or
-    std::function<void()> task;        // anything between two steps
+    std::unique_ptr<Request> request;  // null: cancel
   };
 
   std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
@@ -93,6 +93,7 @@ class TextEngine : public EngineInterface {
   bool Post(std::function<void()> task);
   void Loop();
   bool TakeCommands();  // false: stop
+  bool RunTask();
   void Begin(SequenceId id, std::unique_ptr<Request> request);
   void Step();
   void Progress(const Scheduler::StepSlice& slice);
@@ -123,16 +124,17 @@ class TextEngine : public EngineInterface {
   bool requests_changed_ = false;  // since the last Publish; engine thread
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_;   // commands arrived, or stop
-  std::condition_variable ended_;  // a request ended, or the thread
-  std::vector<Command> commands_;  // guarded by mutex_
-  uint32_t queued_requests_ = 0;   // submitted, not running yet; guarded by mutex_
-  uint64_t queued_tokens_ = 0;     // guarded by mutex_
-  uint32_t live_requests_ = 0;     // submitted, not ended; guarded by mutex_
-  bool draining_ = false;          // guarded by mutex_
-  bool stop_ = false;              // guarded by mutex_
-  bool stopped_ = false;           // the thread's work is done; guarded by mutex_
-  uint64_t next_id_ = 1;           // guarded by mutex_
+  std::condition_variable wake_;             // commands arrived, or stop
+  std::condition_variable ended_;            // a request ended, or the thread
+  std::vector<Command> commands_;            // guarded by mutex_
+  std::deque<std::function<void()>> tasks_;  // between two steps, one at a time; guarded by mutex_
+  uint32_t queued_requests_ = 0;             // submitted, not running yet; guarded by mutex_
+  uint64_t queued_tokens_ = 0;               // guarded by mutex_
+  uint32_t live_requests_ = 0;               // submitted, not ended; guarded by mutex_
+  bool draining_ = false;                    // guarded by mutex_
+  bool stop_ = false;                        // guarded by mutex_
+  bool stopped_ = false;                     // the thread's work is done; guarded by mutex_
+  uint64_t next_id_ = 1;                     // guarded by mutex_
   // Prompt rows of late steps and the time those took, each step counting for less with every one that follows.
   double prefill_rows_ = 0;        // guarded by mutex_
   double prefill_seconds_ = 0;     // guarded by mutex_

@@ -325,7 +325,7 @@ TEST_F(TextEngineTest, TokensOfAStopStringAreNotNamed) {
 TEST_F(TextEngineTest, ReceiptsAndExplainSayWhatTheCacheHad) {
   std::vector<TokenId> prompt = RandomTokens(100, kVocabSize, 1);
   GenerationRequest request = GreedyRequest(prompt, 1);
-  EXPECT_FALSE(Run(request).last.prefix.has_value()) << "not asked for";
+  EXPECT_EQ(Run(request).last.prefix->match.reason, MissReason::kNeverSeen) << "the match, asked for or not";
   prompt[70] = TokenId(17);
   request.prompt = prompt;
   request.receipt = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,7 +18,8 @@
 namespace reprise {
 namespace {
 
-constexpr uint64_t kBlocksMax = 1 << 20;  // of one prompt
+constexpr uint64_t kBlocksMax = 1 << 16;  // of one prompt
+constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kNever = UINT64_MAX;
 
 class NoMemory : public SlotMemory {
@@ -30,14 +32,20 @@ absl::Status Bad(size_t line, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", std::string(what)));
 }
 
+// Numbers of hashes, in the order in which they are met, and what each of them follows: a hash stands for a whole
+// prefix.
+struct Ids {
+  std::unordered_map<std::string, uint32_t> numbers;
+  std::vector<uint32_t> parents;
+};
+constexpr uint32_t kNoParent = UINT32_MAX;
+
 const nlohmann::json* Field(const nlohmann::json& object, const char* name) {
   const auto at = object.find(name);
   return at == object.end() ? nullptr : &*at;
 }
 
-// `ids` numbers the hashes in the order in which they are met.
-absl::StatusOr<TraceRequest> ParseLine(size_t number, const std::string& line,
-                                       std::unordered_map<int64_t, uint32_t>& ids) {
+absl::StatusOr<TraceRequest> ParseLine(size_t number, const std::string& line, Ids& ids) {
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return Bad(number, "no JSON object");
   if (object.contains("level") && !object.contains("hash_ids"))
@@ -58,26 +66,31 @@ absl::StatusOr<TraceRequest> ParseLine(size_t number, const std::string& line,
     request.time_ms = time->get<uint64_t>();
   if (const nlohmann::json* reply = Field(object, "output_length"); reply != nullptr && reply->is_number_unsigned())
     request.reply_tokens = static_cast<uint32_t>(std::min<uint64_t>(reply->get<uint64_t>(), UINT32_MAX));
+  uint32_t parent = kNoParent;
   for (const nlohmann::json& hash : *hashes) {
-    if (!hash.is_number_integer()) return Bad(number, "`hash_ids` must be a list of numbers");
-    request.blocks.push_back(ids.try_emplace(hash.get<int64_t>(), static_cast<uint32_t>(ids.size())).first->second);
+    if (!hash.is_number_integer()) return Bad(number, "`hash_ids` must be a list of whole numbers below 2^64");
+    const auto [at, added] = ids.numbers.try_emplace(hash.dump(), static_cast<uint32_t>(ids.numbers.size()));
+    if (added) ids.parents.push_back(parent);
+    if (ids.parents[at->second] != parent)
+      return Bad(number,
+                 absl::StrCat("hash ", at->first, " follows another one than before: each stands for a whole prefix"));
+    parent = at->second;
+    request.blocks.push_back(parent);
   }
   return request;
 }
 
 KvCacheOptions CacheOptions(const Trace& trace, const ReplayOptions& options, SlotMemory& memory) {
-  size_t longest = 1;
-  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.blocks.size());
   KvCacheOptions cache;
   cache.geometry = {.groups = {{.kind = GroupKind::kFull, .layers = {0}, .kv_heads = 1, .key_dim = 1, .value_dim = 1}},
                     .block_tokens = options.block_tokens};
   cache.memory = &memory;
   cache.eviction = options.eviction;
-  cache.context_max = static_cast<uint32_t>(longest * kTraceBlockTokens + 1);
+  cache.context_max = trace.longest * kTraceBlockTokens + 1;
   cache.in_flight_max = cache.context_max;
   cache.sequences_max = 1;
-  const uint64_t capacity = std::max<uint64_t>(options.capacity_blocks, longest);
-  cache.slots = {static_cast<uint32_t>(capacity * (kTraceBlockTokens / options.block_tokens) + 1)};
+  CHECK_GE(options.capacity_blocks, trace.longest);
+  cache.slots = {static_cast<uint32_t>(options.capacity_blocks * (kTraceBlockTokens / options.block_tokens) + 1)};
   return cache;
 }
 
@@ -85,7 +98,7 @@ KvCacheOptions CacheOptions(const Trace& trace, const ReplayOptions& options, Sl
 
 absl::StatusOr<Trace> ParseTrace(std::string_view text) {
   Trace trace;
-  std::unordered_map<int64_t, uint32_t> ids;
+  Ids ids;
   std::istringstream lines{std::string(text)};
   std::string line;
   for (size_t number = 1; std::getline(lines, line); ++number) {
@@ -95,14 +108,21 @@ absl::StatusOr<Trace> ParseTrace(std::string_view text) {
     if (request->blocks.empty()) continue;
     trace.blocks += request->blocks.size();
     trace.tokens += request->prompt_tokens;
+    trace.longest = std::max(trace.longest, static_cast<uint32_t>(request->blocks.size()));
     trace.requests.push_back(*std::move(request));
   }
   if (trace.requests.empty()) return absl::InvalidArgumentError("the trace has no requests");
-  trace.distinct_blocks = static_cast<uint32_t>(ids.size());
+  trace.distinct_blocks = static_cast<uint32_t>(ids.numbers.size());
   return trace;
 }
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error))
+    return absl::NotFoundError(absl::StrCat(path, " is no file that can be read"));
+  if (const uintmax_t bytes = std::filesystem::file_size(path, error); error || bytes > kFileBytesMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has more than ", HumanBytes(kFileBytesMax), ", the most for a trace"));
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();

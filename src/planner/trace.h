@@ -31,6 +31,7 @@ struct TraceRequest {
 struct Trace {
   std::vector<TraceRequest> requests;
   uint32_t distinct_blocks = 0;  // ids are below this
+  uint32_t longest = 0;          // blocks of the longest prompt: the least capacity
   uint64_t blocks = 0;           // of all requests
   uint64_t tokens = 0;
 };
@@ -39,7 +40,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path);
 absl::StatusOr<Trace> ParseTrace(std::string_view text);
 
 struct ReplayOptions {
-  uint64_t capacity_blocks = 0;  // trace blocks that fit; at least the longest prompt's and one
+  uint64_t capacity_blocks = 0;  // trace blocks that fit. REQUIRES: at least trace.longest
   uint32_t block_tokens = 64;    // of the cache; divides kTraceBlockTokens
   EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
 };

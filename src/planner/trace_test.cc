@@ -18,7 +18,7 @@ std::string Line(uint32_t tokens, const std::string& hashes, uint32_t reply = 5)
 }
 
 TEST(Trace, IsReadWithItsIdsRenumbered) {
-  const auto trace = ParseTrace(Line(600, "70, -9") + "\n" + Line(512, "70"));
+  const auto trace = ParseTrace(Line(600, "18446744073709551615, -9") + "\n" + Line(512, "18446744073709551615"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   ASSERT_EQ(trace->requests.size(), 2u);
   EXPECT_EQ(trace->requests[0].blocks, (std::vector<uint32_t>{0, 1}));
@@ -47,9 +47,12 @@ TEST(Trace, ABadLineIsNamed) {
       {"{\"input_length\": 1}", "line 1: `hash_ids`"},
       {"{\"hash_ids\": [1]}", "line 1: `input_length`"},
       {"{\"input_length\": -1, \"hash_ids\": [1]}", "`input_length`"},
-      {"{\"input_length\": 5, \"hash_ids\": [\"a\"]}", "list of numbers"},
+      {"{\"input_length\": 5, \"hash_ids\": [\"a\"]}", "list of whole numbers"},
       {Line(600, "1"), "`hash_ids` has 1 entries for 600 tokens"},
       {"{\"input_length\": 18446744073709551615, \"hash_ids\": [1]}", "`hash_ids` has 1 entries"},
+      {Line(1024, "1,2") + Line(512, "2"), "line 2: hash 2 follows another one"},
+      {Line(1024, "1,1"), "hash 1 follows another one"},
+      {Line(512, "18446744073709551616"), "whole numbers below 2^64"},
       {"", "no requests"},
   };
   for (const auto& [text, message] : cases) {
@@ -57,7 +60,7 @@ TEST(Trace, ABadLineIsNamed) {
     ASSERT_FALSE(trace.ok()) << text;
     EXPECT_THAT(std::string(trace.status().message()), HasSubstr(message)) << text;
   }
-  EXPECT_THAT(std::string(ReadTrace("/no/such/file").status().message()), HasSubstr("cannot read"));
+  EXPECT_THAT(std::string(ReadTrace("/no/such/file").status().message()), HasSubstr("is no file"));
 }
 
 // Conversations that grow, and one-shot prompts among them.

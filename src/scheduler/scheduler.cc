@@ -76,11 +76,21 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
   return false;
 }
 
-// What the cache says now, but for what the sequence holds already and others cannot find any more.
+// What was found; if that was asked for, what the cache says of it now, but for what the sequence holds already and
+// others cannot find any more.
 void Scheduler::Report(Sequence& sequence) {
   const PrefixMatch held = sequence.kv.match();
+  if (!sequence.request.report) {
+    sequence.report = {.match = held, .fork = held.tokens};
+    return;
+  }
   PrefixReport report = cache_.Explain(sequence.request.name_space, sequence.tokens);
   if (!sequence.request.cache_read || report.match.tokens < held.tokens) report.match = held;
+  if (report.fork < report.match.tokens) {
+    report.fork = report.match.tokens;
+    report.cached_token.reset();
+    report.cached_beyond = 0;
+  }
   sequence.report = report;
 }
 
@@ -121,7 +131,7 @@ bool Scheduler::Plan() {
       sequence->lookup += Clock::now() - start;
       if (WaitsForLeader(*sequence)) continue;
       sequence->cached_tokens = sequence->kv.length();
-      if (sequence->request.report) Report(*sequence);
+      Report(*sequence);
     }
     const uint32_t rows = std::min({budget, sequence->pending(), sequence->kv.rows_to_edge()});
     AddSlice(*sequence, rows);

@@ -45,7 +45,7 @@ struct SequenceRequest {
   uint32_t tokens_max = 0;           // prompt + output, at most context_max
   bool cache_read = true;
   bool cache_write = true;
-  bool report = false;  // `info` has what was found before the first slice, in words
+  bool report = false;  // `info` has more of what was found before the first slice than the match
 };
 
 class Scheduler {

@@ -76,6 +76,7 @@ class Api : public HttpHandler {
   // What the cache has of the prompt of a completion's body, asked between two steps of the engine. Like Purge it
   // counts as a generation until it is answered: it is bounded as they are, and Stop waits for it.
   void Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void AskEngine(const std::shared_ptr<CompletionJob>& job);
   void Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   // From any thread; the question does not count any more.
   void AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response);

@@ -42,16 +42,22 @@ void Api::Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   ++*active_;
   threads_.Run([this, job = std::move(job)] {
     if (const auto why = job->PrepareToExplain(options_)) return AnswerQuestion(job->exchange, ErrorResponse(*why));
-    // The engine's thread has steps to run: words are made on a request thread again.
-    const auto done = [this, job](const PrefixReport& report) {
-      threads_.Run([this, job, report] { AnswerQuestion(job->exchange, Explained(*job, report)); });
-    };
-    EngineInterface::ExplainRequest asked{
-        .prompt = job->generation.prompt, .scope = job->generation.scope, .adapters = job->generation.adapters};
-    if (!job->model->engine->Explain(std::move(asked), done)) {
-      AnswerQuestion(job->exchange, ErrorResponse(ShuttingDown()));
-    }
+    queue_->Post([this, job] { AskEngine(job); });
   });
+}
+
+// On the I/O thread, which knows whether anyone still waits for the answer.
+void Api::AskEngine(const std::shared_ptr<CompletionJob>& job) {
+  if (job->exchange->gone()) return AnswerQuestion(job->exchange, ErrorResponse(Internal("the client is gone")));
+  // The engine's thread has steps to run: words are made on a request thread again.
+  const auto done = [this, job](const PrefixReport& report) {
+    threads_.Run([this, job, report] { AnswerQuestion(job->exchange, Explained(*job, report)); });
+  };
+  EngineInterface::ExplainRequest asked{
+      .prompt = job->generation.prompt, .scope = job->generation.scope, .adapters = job->generation.adapters};
+  if (!job->model->engine->Explain(std::move(asked), done)) {
+    AnswerQuestion(job->exchange, ErrorResponse(ShuttingDown()));
+  }
 }
 
 void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {

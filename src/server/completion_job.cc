@@ -122,7 +122,7 @@ void CompletionJob::MakeGeneration() {
   generation.logprobs = request.logprobs;
   generation.cache_read = request.cache_read;
   generation.cache_write = request.cache_write;
-  generation.receipt = true;  // the log and the counters have every request's reason
+  generation.receipt = request.receipt;
   generation.scope = {.tenant = tenant, .epoch = 0, .salt = std::move(request.salt)};
 }
 

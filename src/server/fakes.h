@@ -290,7 +290,7 @@ class FakeEngine : public EngineInterface {
                      .computed_n = 1,
                      .predicted_n = live.generated,
                      .cached_pool = prompt_n - 1};
-    if (live.request.receipt) event.prefix = report_;
+    event.prefix = report_;
     if (cancelled_.contains(id)) {
       ++cancelled_count_;
       event.finish = FinishReason::kCancelled;
