@@ -98,7 +98,8 @@ std::optional<std::string> ToolAt(const ChatRequest& chat, std::string_view text
   std::vector<std::pair<size_t, const ChatTool*>> written;
   size_t end = 0;
   for (const ChatTool& tool : chat.tools) {
-    const size_t at = text.substr(0, high).find(tool.name, low);
+    size_t at = text.substr(0, high).find(absl::StrCat("\"", tool.name, "\""), low);  // not a word of the template's
+    if (at == std::string_view::npos) at = text.substr(0, high).find(tool.name, low);
     if (at == std::string_view::npos) continue;
     written.emplace_back(at, &tool);
     end = std::max(end, at + tool.name.size() + tool.description.size() + tool.parameters.size() + kToolMarginBytes);
@@ -234,11 +235,13 @@ std::optional<PromptPlace> FindPlace(const ChatRequest& chat, std::string_view t
   const std::optional<Skeleton> skeleton = SkeletonOf(chat, codec);
   if (!skeleton) return std::nullopt;
   const std::vector<Span> spans = Locate(chat, text, *skeleton);
-  size_t low = 0, high = text.size();  // of what the template writes around `offset`
+  size_t low = 0, high = text.size();               // of what the template writes around `offset`
+  size_t after = 0, before = chat.messages.size();  // messages that may be written there: [after, before)
   PromptPlace place{.part = PromptPart::kTemplate};
   for (const Span& span : spans) {
     if (offset < span.begin) {
       high = span.begin;
+      before = span.message;
       break;
     }
     place.message = span.message;
@@ -249,6 +252,14 @@ std::optional<PromptPlace> FindPlace(const ChatRequest& chat, std::string_view t
     }
     place.message = std::min(span.message + 1, chat.messages.size() - 1);
     low = span.end;
+    after = span.message;
+  }
+  // A call is written there and has no text of its own.
+  for (size_t i = after; i < before; ++i) {
+    if (chat.messages[i].tool_calls.empty()) continue;
+    place.message = i;
+    place.part = PromptPart::kText;
+    return place;
   }
   place.tool = ToolAt(chat, text, low, high, offset);
   if (place.tool) place.part = PromptPart::kTools;

@@ -86,6 +86,18 @@ TEST(PromptForkTest, WhatTheTemplateWritesBelongsToTheMessageThatFollows) {
   EXPECT_EQ(first->part, PromptPart::kTemplate);
 }
 
+TEST(PromptForkTest, ACallInAnOldReplyIsTheReplysAndNotTheListOfTools) {
+  ChatRequest chat = Talk();
+  chat.tools = {{.name = "add", .description = "adds numbers"}};
+  chat.messages.insert(chat.messages.begin() + 2,
+                       {.role = "assistant", .tool_calls = {{.name = "add", .arguments = "{\"a\": 1}"}}});
+  const auto place = PlaceOf(chat, "<call>add");
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->message, 2u);
+  EXPECT_EQ(place->part, PromptPart::kText);
+  EXPECT_EQ(PlaceOf(chat, "adds numbers")->part, PromptPart::kTools) << "the control";
+}
+
 TEST(PromptForkTest, ToolsAreNamed) {
   ChatRequest chat = Talk();
   chat.tools = {{.name = "add", .description = "adds numbers"}, {.name = "now", .description = "tells the time"}};
