@@ -50,7 +50,7 @@ bool KvCache::Impl::EvictOne(Group& group) {
     if (victim) DropNode(*victim, /*evicted=*/true);
     return victim.has_value();
   }
-  const std::optional<SlotId> oldest = group.reusable.Oldest();
+  const std::optional<SlotId> oldest = WindowVictim(group);
   if (!oldest) return false;
   const NodeId node = group.owner[oldest->value()];
   if (tree.IsTail(node)) {
@@ -61,6 +61,47 @@ bool KvCache::Impl::EvictOne(Group& group) {
     Reap(node);
   }
   return true;
+}
+
+void KvCache::Impl::Keep(Group& group, SlotId slot, uint32_t level) {
+  const uint32_t list = group.reusable.list(slot);
+  if (list % kKeepLevels < level) group.reusable.Move(slot, list - list % kKeepLevels + level);
+}
+
+// What no edge needs goes first, the oldest before the others; then what is worth least.
+bool KvCache::Impl::IsWorthLess(const Group& group, SlotId a, SlotId b) const {
+  if ((KeepLevel(group, a) == 0) != (KeepLevel(group, b) == 0)) return KeepLevel(group, a) == 0;
+  if (!has_full) return KeepLevel(group, a) < KeepLevel(group, b);
+  return eviction.IsWorthLess(group.owner[a.value()], group.owner[b.value()]);
+}
+
+std::optional<SlotId> KvCache::Impl::WindowVictim(const Group& group, uint32_t tenant) const {
+  std::optional<SlotId> victim;
+  for (uint32_t level = 0; level < kKeepLevels; ++level) {
+    const std::optional<SlotId> oldest = group.reusable.Oldest(tenant * kKeepLevels + level);
+    if (oldest && (!victim || IsWorthLess(group, *oldest, *victim))) victim = oldest;
+  }
+  return victim;
+}
+
+// As EvictionOrder::Victim: tenants above their quota first, the one furthest above before the others.
+std::optional<SlotId> KvCache::Impl::WindowVictim(const Group& group) const {
+  std::optional<SlotId> victim;
+  uint32_t most = 0;
+  for (uint32_t tenant = 0; tenant < Tenants(); ++tenant) {
+    const uint32_t quota = static_cast<uint32_t>(eviction.share(tenant) * group.pool.size());
+    if (group.held[tenant] <= quota + most) continue;
+    const std::optional<SlotId> theirs = WindowVictim(group, tenant);
+    if (!theirs) continue;
+    victim = theirs;
+    most = group.held[tenant] - quota;
+  }
+  if (victim) return victim;
+  for (uint32_t tenant = 0; tenant < Tenants(); ++tenant) {
+    const std::optional<SlotId> theirs = WindowVictim(group, tenant);
+    if (theirs && (!victim || IsWorthLess(group, *theirs, *victim))) victim = theirs;
+  }
+  return victim;
 }
 
 void KvCache::Impl::PinSlot(Group& group, SlotId slot) {
@@ -108,6 +149,9 @@ void KvCache::Impl::GiveNodeSlot(Group& group, NodeId node, SlotId slot) {
   group.pool.Seal(slot);
   group.owner[slot.value()] = node;
   node_slot(node, group.id) = slot;
+  if (group.window == 0) return;
+  group.reusable.Move(slot, TenantOf(node) * kKeepLevels);
+  ++group.held[TenantOf(node)];
 }
 
 void KvCache::Impl::FreeNodeSlot(Group& group, NodeId node) {
@@ -115,7 +159,7 @@ void KvCache::Impl::FreeNodeSlot(Group& group, NodeId node) {
   if (slot == kNoSlot) return;
   if (group.window != 0) {
     group.reusable.Remove(slot);
-    group.reusable.Forget(slot);
+    --group.held[TenantOf(node)];
   }
   group.pool.Free(slot);
   group.owner[slot.value()] = kNoNode;

@@ -8,7 +8,7 @@ namespace reprise {
 
 EvictionOrder::Layout::Layout(const EvictionOptions& options, Carver& carver) {
   states = carver.Array<State>(options.nodes_max);
-  lists = carver.Array<List>(uint64_t{options.quotas.size()} * BlockClass::kCount);
+  lists = carver.Array<List>(uint64_t{options.shares.size()} * BlockClass::kCount);
 }
 
 std::vector<Footprint> EvictionOrder::Footprints(const EvictionOptions& options) {
@@ -18,11 +18,12 @@ std::vector<Footprint> EvictionOrder::Footprints(const EvictionOptions& options)
 
 EvictionOrder::EvictionOrder(const EvictionOptions& options, Ledger& ledger)
     : policy_(options.policy),
-      quotas_(options.quotas),
+      shares_(options.shares),
       region_(ledger.Take("eviction order", Measure<Layout>(options))),
-      blocks_(options.quotas.size()),
+      blocks_(options.shares.size()),
       density_(options.blocks_max, ledger) {
-  CHECK(!quotas_.empty() && quotas_.size() <= kTenantQuotasMax + 1);
+  CHECK(!shares_.empty() && shares_.size() <= kTenantQuotasMax + 1);
+  for (const double share : shares_) quotas_.push_back(static_cast<uint32_t>(share * options.blocks_max));
   const Layout layout = Carve<Layout>(region_, options);
   states_ = layout.states;
   lists_ = layout.lists;
@@ -86,6 +87,11 @@ float EvictionOrder::Value(NodeId id) const {
   return density_.Value(state(id).which.index(), static_cast<uint32_t>(state(id).last));
 }
 
+bool EvictionOrder::IsWorthLess(NodeId a, NodeId b) const {
+  if (policy_ == EvictionPolicy::kValuePerByte && Value(a) != Value(b)) return Value(a) < Value(b);
+  return IsBefore(a, b);
+}
+
 // The value of a class falls with age, or rises where its blocks come back after a while, so the least is at one of
 // its ends, about: both are looked at.
 std::optional<NodeId> EvictionOrder::Least(uint32_t tenant) const {
@@ -120,10 +126,7 @@ std::optional<NodeId> EvictionOrder::Victim() const {
   for (uint32_t tenant = 0; tenant < blocks_.size(); ++tenant) {
     const std::optional<NodeId> theirs = Least(tenant);
     if (!theirs) continue;
-    const bool value = policy_ == EvictionPolicy::kValuePerByte;
-    const bool less = victim && value && Value(*theirs) != Value(*victim) ? Value(*theirs) < Value(*victim)
-                                                                          : victim && IsBefore(*theirs, *victim);
-    if (!victim || less) victim = theirs;
+    if (!victim || IsWorthLess(*theirs, *victim)) victim = theirs;
   }
   return victim;
 }

@@ -30,9 +30,9 @@ namespace reprise {
 
 struct EvictionOptions {
   EvictionPolicy policy = EvictionPolicy::kValuePerByte;
-  uint32_t nodes_max = 0;        // ids are below this
-  uint32_t blocks_max = 0;       // that exist at once
-  std::vector<uint32_t> quotas;  // [tenants], not empty: blocks of each
+  uint32_t nodes_max = 0;      // ids are below this
+  uint32_t blocks_max = 0;     // that exist at once
+  std::vector<double> shares;  // [tenants], not empty: of the blocks, that each may keep
 };
 
 class EvictionOrder {
@@ -63,6 +63,10 @@ class EvictionOrder {
   void Erase(NodeId id);
 
   std::optional<NodeId> Victim() const;
+  // Which of two goes first, evictable or not: the one of less value, or that was let go of before.
+  bool IsWorthLess(NodeId a, NodeId b) const;
+  // Of the pool, that a tenant may keep.
+  double share(uint32_t tenant) const { return shares_[tenant]; }
   uint8_t uses(NodeId id) const { return state(id).which.uses; }
   uint32_t blocks(uint32_t tenant) const { return blocks_[tenant]; }
 
@@ -102,7 +106,8 @@ class EvictionOrder {
   float Value(NodeId id) const;
 
   const EvictionPolicy policy_;
-  const std::vector<uint32_t> quotas_;
+  const std::vector<double> shares_;
+  std::vector<uint32_t> quotas_;  // [tenants], in blocks
   Region region_;
   std::span<State> states_;
   std::span<List> lists_;

@@ -90,7 +90,7 @@ bool KvCache::Impl::SealNext(uint32_t index) {
   }
   if (mine.pending_edge > mine.sealed * block_tokens()) {
     for (Group& group : groups)
-      if (group.window != 0 && node_slot(*node, group.id) != kNoSlot) group.reusable.Keep(node_slot(*node, group.id));
+      if (group.window != 0 && node_slot(*node, group.id) != kNoSlot) Keep(group, node_slot(*node, group.id));
     mine.pending_edge = 0;
   }
   path(index)[mine.sealed++] = *node;
@@ -108,8 +108,8 @@ void KvCache::Impl::PublishBlock(uint32_t index, NodeId node) {
   tree.ForEachTail(mine.tip, [&](NodeId tail) {
     if (!IsPrefix(tree.tokens(tail), tree.tokens(node))) return;
     for (Group& group : groups)
-      if (group.window != 0 && group.reusable.kept(node_slot(tail, group.id)))
-        group.reusable.Keep(node_slot(node, group.id));
+      if (group.window != 0 && KeepLevel(group, node_slot(tail, group.id)) > 0)
+        Keep(group, node_slot(node, group.id), KeepLevel(group, node_slot(tail, group.id)));
     DropNode(tail, /*evicted=*/false);
   });
 }
@@ -142,7 +142,7 @@ void KvCache::Impl::MarkEdge(uint32_t index, uint32_t edge) {
     const std::span<const SlotId> slots = table(index, group.id);
     const uint32_t end = std::min(static_cast<uint32_t>(CeilDiv(edge, block_tokens())), mine.sealed);
     for (uint32_t block = FirstBlock(group, edge - 1); block < end; ++block)
-      if (slots[block] != kNoSlot) group.reusable.Keep(slots[block]);
+      if (slots[block] != kNoSlot) Keep(group, slots[block]);
   }
   if (edge > mine.sealed * block_tokens()) mine.pending_edge = edge;
 }
@@ -176,7 +176,7 @@ void KvCache::Impl::PublishTail(uint32_t index) {
     const SlotId slot = table(index, group.id)[mine.sealed];
     group.pool.Fill(slot);
     GiveNodeSlot(group, *tail, slot);
-    if (group.window != 0) group.reusable.Keep(slot);
+    if (group.window != 0) Keep(group, slot);
   }
   AddToOrder(*tail);
 }
@@ -190,7 +190,7 @@ bool KvCache::Impl::CoveredByOthers(uint32_t index, std::span<const TokenId> res
   const NodeId covering = run.node;
   for (Group& group : groups) {
     const SlotId slot = node_slot(covering, group.id);
-    if (group.window != 0) group.reusable.Keep(slot);
+    if (group.window != 0) Keep(group, slot);
     PinSlot(group, slot);
   }
   if (has_full) eviction.Touch(covering);

@@ -41,6 +41,7 @@ void KvCache::Impl::CheckGroup(const Group& group) const {
   std::vector<bool> listed(group.pool.size());
   group.reusable.ForEach([&](SlotId slot) { listed[slot.value()] = true; });
   CHECK_EQ(group.reusable.size(), group.window == 0 ? 0 : group.pool.reusable());
+  std::vector<uint32_t> held(Tenants());
   for (uint32_t i = 0; i < group.pool.size(); ++i) {
     const SlotId slot(i);
     const bool sealed = group.pool.state(slot) == SlotState::kSealed;
@@ -48,7 +49,8 @@ void KvCache::Impl::CheckGroup(const Group& group) const {
     CHECK_EQ(sealed, group.owner[i] != kNoNode);
     if (group.window != 0) {
       CHECK_EQ(listed[i], sealed && pins[i] == 0);
-      CHECK(sealed || !group.reusable.kept(slot));
+      held[sealed ? group.reusable.list(slot) / kKeepLevels : 0] += sealed;
+      CHECK(!sealed || group.reusable.list(slot) / kKeepLevels == TenantOf(group.owner[i]));
     }
     if (!sealed) continue;
     CHECK_EQ(node_slot(group.owner[i], group.id), slot);
@@ -59,6 +61,7 @@ void KvCache::Impl::CheckGroup(const Group& group) const {
     CHECK(above != kNoSlot);
     CHECK(pins[i] == 0 || pins[above.value()] > 0);
   }
+  CHECK(held == group.held);
 }
 
 void KvCache::Impl::CheckNodes() const {

@@ -30,12 +30,14 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     const LayerGroup& shape = options.geometry.groups[g];
     CHECK_EQ(shape.kind == GroupKind::kWindow, shape.window > 0);
     const SlotPoolOptions pool = PoolOptions(options, g);
-    groups.push_back({.id = GroupId(g),
-                      .window = shape.kind == GroupKind::kRecurrent ? kRecurrentWindow : shape.window,
-                      .recurrent = shape.kind == GroupKind::kRecurrent,
-                      .pool = SlotPool(pool, ledger),
-                      .reusable = ReuseList(pool.name + " order", ReuseSlots(options, g), ledger),
-                      .owner = owners.first(pool.slots)});
+    groups.push_back(
+        {.id = GroupId(g),
+         .window = shape.kind == GroupKind::kRecurrent ? kRecurrentWindow : shape.window,
+         .recurrent = shape.kind == GroupKind::kRecurrent,
+         .pool = SlotPool(pool, ledger),
+         .reusable = ReuseLists(pool.name + " order", ReuseSlots(options, g), Tenants() * kKeepLevels, ledger),
+         .held = std::vector<uint32_t>(Tenants()),
+         .owner = owners.first(pool.slots)});
     owners = owners.subspan(pool.slots);
     if (options.memory == nullptr) views.push_back(groups.back().pool.view());
   }

@@ -107,6 +107,58 @@ TEST_P(KvCacheEviction, WhatNobodyUsedForLongerThanTheLimitIsAMissThatSaysSo) {
   cache->CheckIntegrity();
 }
 
+// With windows a prefix lives where its checkpoint edges do.
+TestCache::Options WithWindows() {
+  return {.geometry = SmallGeometry({FullGroup({0}), WindowGroup({1}, 16)}),
+          .slots = {120, 30},
+          .sequences_max = 2,
+          .context_max = 80,
+          .in_flight_max = 16};
+}
+
+TEST_P(KvCacheEviction, AFloodDoesNotTakeAnotherTenantsWindows) {
+  for (const bool quotas : {true, false}) {
+    TestCache::Options options = WithWindows();
+    options.eviction = GetParam();
+    if (quotas) options.quotas = {{"test", 0.5}, {"flood", 0.5}};
+    TestCache cache(options);
+    cache.Run(Count(64));
+    cache.Run(Count(64) + Count(4, 900));
+    const NamespaceDigests flood = cache->Namespace({.tenant = "flood"});
+    for (int i = 0; i < 200; ++i) {
+      TestCache::Running running;
+      ASSERT_EQ(cache.TryAdmit(Count(64, 100'000 + 100 * i), {}, flood, running), KvCache::Outcome::kAdmitted);
+      cache.StepTo(running, 64);
+      running.sequence.MarkCheckpoint();
+      running.sequence.Finish();
+    }
+    cache->CheckIntegrity();
+    const uint32_t left = cache.Lookup(Count(64) + Count(4, 7000)).tokens;
+    if (quotas) {
+      EXPECT_EQ(left, 64u);
+    } else if (GetParam() == EvictionPolicy::kLruWithTenantQuota) {
+      EXPECT_EQ(left, 0u) << "the control";
+    }
+  }
+}
+
+TEST(KvCacheScan, LeavesTheWindowsOfAHotPrefixToo) {
+  TestCache::Options options = WithWindows();
+  options.geometry.block_tokens = 64;
+  options.geometry.groups[1].window = 256;
+  options.context_max = 80 * 16;
+  options.in_flight_max = 256;
+  for (const EvictionPolicy policy : {EvictionPolicy::kValuePerByte, EvictionPolicy::kLruWithTenantQuota}) {
+    options.eviction = policy;
+    TestCache cache(options);
+    const std::vector<TokenId> hot = Count(1024, 10'000'000);
+    for (int i = 0; i < 3; ++i) cache.Run(hot + Count(64, 20'000'000 + 100 * i));
+    for (int scan = 0; scan < 80; ++scan) cache.Run(Count(1024, 10'000 * scan));
+    EXPECT_EQ(cache.Lookup(hot + Count(64, 30'000'000)).tokens, policy == EvictionPolicy::kValuePerByte ? 1024u : 0u)
+        << "the least recently used is the control";
+  }
+}
+
 TEST(KvCacheExpiry, HoldsForModelsWithWindowsOnly) {
   TestCache cache({.geometry = SmallGeometry({WindowGroup({0}, 100)}), .slots = {16}, .reusable_ttl_s = 10});
   cache->SetTime(1'000'000);

@@ -44,9 +44,12 @@ inline constexpr uint32_t kRecurrentWindow = 2;
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
 BlockTablesOptions TableOptions(const KvCacheOptions& options);
 EvictionOptions OrderOptions(const KvCacheOptions& options);
-uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group);  // of its ReuseList
+uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group);  // of its ReuseLists
 bool HasFullGroup(const Geometry& geometry);
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
+
+// Of a slot in a window group: of no use to resume at a checkpoint edge; needed for that; and resumed from before.
+inline constexpr uint32_t kKeepLevels = 3;
 
 struct KvCache::Impl {
   static constexpr uint32_t kNoNamespace = UINT32_MAX;
@@ -80,9 +83,11 @@ struct KvCache::Impl {
     uint32_t window = 0;  // 0: full or latent; a block may have no slot in the others
     bool recurrent = false;
     SlotPool pool;
-    ReuseList reusable;       // of window groups; blocks of the others go in the order of `eviction`
-    std::span<NodeId> owner;  // [slots] of a sealed slot
-    uint64_t reserved = 0;    // full: slots that sequences may still reserve; window: sum of their worst cases
+    ReuseLists
+        reusable;  // of window groups, [tenants][kKeepLevels]; blocks of the others go in the order of `eviction`
+    std::vector<uint32_t> held;  // [tenants]: slots of their nodes, in window groups
+    std::span<NodeId> owner;     // [slots] of a sealed slot
+    uint64_t reserved = 0;       // full: slots that sequences may still reserve; window: sum of their worst cases
   };
   struct Namespace {
     NamespaceDigests digests;
@@ -161,6 +166,13 @@ struct KvCache::Impl {
   void SetTip(uint32_t index, NodeId tip);
 
   // evict.cc
+  uint32_t Tenants() const { return static_cast<uint32_t>(options.quotas.size()) + 1; }
+  uint32_t TenantOf(NodeId node) const { return memory.namespaces[tree.root_index(node)].tenant; }
+  uint32_t KeepLevel(const Group& group, SlotId slot) const { return group.reusable.list(slot) % kKeepLevels; }
+  void Keep(Group& group, SlotId slot, uint32_t level = 1);  // at least
+  std::optional<SlotId> WindowVictim(const Group& group) const;
+  std::optional<SlotId> WindowVictim(const Group& group, uint32_t tenant) const;
+  bool IsWorthLess(const Group& group, SlotId a, SlotId b) const;
   bool IsPinned(NodeId node) const;
   void LetGo(NodeId node);
   void Refresh(NodeId node);       // whether it may be evicted

@@ -185,6 +185,7 @@ void KvCache::Impl::Attach(uint32_t index, const Match& match) {
       const SlotId slot = node_slot(nodes[block], group.id);
       PinSlot(group, slot);
       PinBlock(index, group, block, slot);
+      if (group.window != 0 && KeepLevel(group, slot) > 0) Keep(group, slot, 2);  // resumed from
     }
   }
   if (has_full)
@@ -219,7 +220,7 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
       // Admission counted the source itself as the one slot left: its rows stay where they are.
       own = from;
       group.pool.Unseal(*own);
-      if (group.window != 0) group.reusable.Forget(*own);
+      if (group.window != 0) --group.held[TenantOf(source)];
       group.owner[own->value()] = kNoNode;
       from = kNoSlot;
       taken_over = true;

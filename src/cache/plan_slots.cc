@@ -106,14 +106,13 @@ EvictionOptions OrderOptions(const KvCacheOptions& options) {
   const PrefixTreeOptions tree = TreeOptions(options);
   EvictionOptions order{.policy = options.eviction};
   double rest = 1;
-  const auto blocks = [&](double share) { return static_cast<uint32_t>(share * tree.blocks_max); };
   for (const TenantQuota& quota : options.quotas) {
     CHECK(quota.share > 0 && quota.share <= 1);
-    order.quotas.push_back(blocks(quota.share));
+    order.shares.push_back(quota.share);
     rest -= quota.share;
   }
   CHECK(rest >= -1e-9);
-  order.quotas.push_back(blocks(std::max(rest, 0.0)));
+  order.shares.push_back(std::max(rest, 0.0));
   if (!HasFullGroup(options.geometry)) return order;  // no block is evicted whole
   order.nodes_max = tree.blocks_max + tree.roots_max;
   order.blocks_max = tree.blocks_max;
@@ -143,7 +142,7 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
   for (uint32_t g = 0; g < options.geometry.groups.size(); ++g) {
     const SlotPoolOptions pool = PoolOptions(options, g);
     for (Footprint& line : SlotPool::Footprints(pool)) lines.push_back(std::move(line));
-    lines.push_back({pool.name + " order", ReuseList::FootprintBytes(ReuseSlots(options, g))});
+    lines.push_back({pool.name + " order", ReuseLists::FootprintBytes(ReuseSlots(options, g))});
   }
   lines.push_back({"prefix tree", PrefixTree::FootprintBytes(TreeOptions(options))});
   for (Footprint& line : EvictionOrder::Footprints(OrderOptions(options))) lines.push_back(std::move(line));

@@ -4,15 +4,17 @@
 
 namespace reprise {
 
-uint64_t ReuseList::FootprintBytes(uint32_t slots) { return Measure<Layout>(slots); }
+uint64_t ReuseLists::FootprintBytes(uint32_t slots) { return Measure<Layout>(slots); }
 
-ReuseList::ReuseList(std::string_view component, uint32_t slots, Ledger& ledger)
-    : region_(ledger.Take(component, FootprintBytes(slots))), links_(Carve<Layout>(region_, slots).links) {}
+ReuseLists::ReuseLists(std::string_view component, uint32_t slots, uint32_t lists, Ledger& ledger)
+    : region_(ledger.Take(component, FootprintBytes(slots))),
+      links_(Carve<Layout>(region_, slots).links),
+      ends_(lists) {}
 
-void ReuseList::Add(SlotId slot) {
+void ReuseLists::Add(SlotId slot) {
   Link& link = links_[slot.value()];
   CHECK(!link.listed);
-  Ends& ends = EndsOf(slot);
+  Ends& ends = ends_[link.list];
   link.listed = true;
   link.older = ends.youngest;
   link.younger = kNoSlot;
@@ -21,34 +23,27 @@ void ReuseList::Add(SlotId slot) {
   ++size_;
 }
 
-void ReuseList::Remove(SlotId slot) {
+void ReuseLists::Remove(SlotId slot) {
   Link& link = links_[slot.value()];
   CHECK(link.listed);
-  Ends& ends = EndsOf(slot);
+  Ends& ends = ends_[link.list];
   (link.older == kNoSlot ? ends.oldest : links_[link.older.value()].younger) = link.younger;
   (link.younger == kNoSlot ? ends.youngest : links_[link.younger.value()].older) = link.older;
   link.listed = false;
   --size_;
 }
 
-std::optional<SlotId> ReuseList::Oldest() const {
-  for (const Ends& ends : ends_)
-    if (ends.oldest != kNoSlot) return ends.oldest;
-  return std::nullopt;
+std::optional<SlotId> ReuseLists::Oldest(uint32_t list) const {
+  return ends_[list].oldest == kNoSlot ? std::nullopt : std::optional(ends_[list].oldest);
 }
 
-void ReuseList::Keep(SlotId slot) {
+void ReuseLists::Move(SlotId slot, uint32_t list) {
   Link& link = links_[slot.value()];
-  if (link.kept) return;
+  if (link.list == list) return;
   const bool listed = link.listed;
   if (listed) Remove(slot);
-  link.kept = true;
+  link.list = list;
   if (listed) Add(slot);
-}
-
-void ReuseList::Forget(SlotId slot) {
-  CHECK(!links_[slot.value()].listed);
-  links_[slot.value()].kept = false;
 }
 
 }  // namespace reprise

@@ -1,9 +1,5 @@
-// The order in which reusable slots of one group are evicted: least recently used first, and kept ones
-// (needed to resume at a checkpoint edge) after all others.
-//
-// A slot joins at the young end. Sequences let go of their blocks from the last to the first, so in a
-// full group a block is always older than its parent: eviction meets children before parents without
-// looking for leaves.
+// Lists of the reusable slots of one window or recurrent group, each in the order in which its slots were let go of.
+// Which list a slot belongs to is said by its owner, for as long as its content lives, in the list or not.
 //
 // Ownership: one link per slot, taken from the ledger in the constructor.
 // Threads:   one thread. Nothing allocates after construction. All methods O(1).
@@ -14,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/carver.h"
 #include "base/ids.h"
@@ -21,28 +18,26 @@
 
 namespace reprise {
 
-class ReuseList {
+class ReuseLists {
  public:
   static uint64_t FootprintBytes(uint32_t slots);
-  ReuseList(std::string_view component, uint32_t slots, Ledger& ledger);
+  ReuseLists(std::string_view component, uint32_t slots, uint32_t lists, Ledger& ledger);
 
-  // Adds at the young end of its class. REQUIRES: not in the list.
+  // Adds at the young end of its list. REQUIRES: not listed.
   void Add(SlotId slot);
-  // REQUIRES: in the list.
+  // REQUIRES: listed.
   void Remove(SlotId slot);
   bool Contains(SlotId slot) const { return links_[slot.value()].listed; }
-  // Next to be evicted.
-  std::optional<SlotId> Oldest() const;
+  std::optional<SlotId> Oldest(uint32_t list) const;
 
-  // Moves the slot to the kept class for as long as its content lives, in the list or not.
-  void Keep(SlotId slot);
-  // The content is gone. REQUIRES: not in the list.
-  void Forget(SlotId slot);
-  bool kept(SlotId slot) const { return links_[slot.value()].kept; }
+  // The slot belongs to `list` from now on; listed, it goes to the young end there.
+  void Move(SlotId slot, uint32_t list);
+  // 0 after construction.
+  uint32_t list(SlotId slot) const { return links_[slot.value()].list; }
 
   uint32_t size() const { return size_; }
 
-  // From the oldest on: f(SlotId).
+  // From the oldest on, list after list: f(SlotId).
   template <class F>
   void ForEach(F f) const {
     for (const Ends& ends : ends_)
@@ -52,7 +47,8 @@ class ReuseList {
  private:
   struct Link {
     SlotId older, younger;
-    bool listed, kept;
+    uint32_t list;
+    bool listed;
   };
   struct Ends {
     SlotId oldest = kNoSlot, youngest = kNoSlot;
@@ -61,11 +57,10 @@ class ReuseList {
     std::span<Link> links;
     Layout(uint32_t slots, Carver& carver) : links(carver.Array<Link>(slots)) {}
   };
-  Ends& EndsOf(SlotId slot) { return ends_[links_[slot.value()].kept]; }
 
   Region region_;
   std::span<Link> links_;
-  Ends ends_[2];  // ordinary, kept
+  std::vector<Ends> ends_;  // [lists]
   uint32_t size_ = 0;
 };
 
