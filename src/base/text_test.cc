@@ -24,5 +24,15 @@ TEST(TextTest, EveryCharacterBeginsOnce) {
   EXPECT_EQ(std::count_if(text.begin(), text.end(), BeginsCharacter), 4);
 }
 
+TEST(TextTest, ControlsDoNotReachATerminal) {
+  EXPECT_EQ(WithoutControls("a\tb\nç 東"), "a\tb\nç 東");
+  EXPECT_EQ(WithoutControls("\x1b[2J"), "\xEF\xBF\xBD[2J");
+  EXPECT_EQ(WithoutControls("\xC2\x9B"
+                            "2J\x7F\r"),
+            "\xEF\xBF\xBD"
+            "2J\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(WithoutControls("\xC2"), "\xC2");
+}
+
 }  // namespace
 }  // namespace reprise

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "cli/cache_words.h"
 #include "cli/commands.h"
 #include "cli/flag_values.h"
@@ -55,12 +56,12 @@ absl::Status Print(const CacheFlags& flags, const absl::StatusOr<std::string>& a
                    std::string (*in_words)(std::string_view)) {
   if (!answer.ok()) return answer.status();
   if (flags.json) {
-    std::printf("%s\n", answer->c_str());
+    std::printf("%s\n", WithoutControls(*answer).c_str());
     return absl::OkStatus();
   }
   const std::string words = in_words(*answer);
   if (words.empty()) return absl::InternalError("the answer is not a JSON object; is that a reprise server?");
-  std::fputs(words.c_str(), stdout);
+  std::fputs(WithoutControls(words).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "cli/flag_values.h"
 
 namespace reprise {
@@ -67,7 +68,7 @@ absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {
 }
 
 int Report(const absl::Status& status) {
-  std::fprintf(stderr, "reprise: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "reprise: %s\n", WithoutControls(std::string(status.message())).c_str());
   return absl::IsInvalidArgument(status) ? 2 : absl::IsDataLoss(status) ? 3 : 1;
 }
 

@@ -10,6 +10,7 @@
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace reprise {
@@ -119,6 +120,10 @@ absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::Connect(const std::strin
   const size_t colon = address.find(':', bracket);
   client->impl_->host = bracket > 0 ? address.substr(1, bracket - 1) : address.substr(0, colon);
   client->impl_->port = colon == std::string::npos ? "80" : address.substr(colon + 1);
+  uint32_t port = 0;
+  const bool closed = bracket == 0 || bracket < address.size();
+  if (!closed || !absl::SimpleAtoi(client->impl_->port, &port) || port == 0 || port > 65535)
+    return absl::InvalidArgumentError(absl::StrCat("'", url, "' is not a URL like http://127.0.0.1:8080"));
   client->impl_->base = base;
   client->impl_->api_key = api_key;
   error_code error;

@@ -23,5 +23,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "reprise: %s\n", text.c_str());
     return 2;
   }
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status == 0) {
+    std::fprintf(stderr, "reprise: the output could not be written\n");
+    status = 1;
+  }
   return status;
 }

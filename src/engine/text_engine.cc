@@ -339,6 +339,7 @@ void TextEngine::MeasurePrefill(Clock::duration duration) {
 }
 
 void TextEngine::Step() {
+  cache_->SetTime(static_cast<uint64_t>(Milliseconds(Clock::now().time_since_epoch())));
   const bool work = scheduler_.Plan();
   for (SequenceId id : scheduler_.refused()) {
     const Request& request = *requests_.at(id);
