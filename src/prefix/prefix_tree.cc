@@ -18,7 +18,7 @@ bool IsBefore(std::span<const TokenId> a, std::span<const TokenId> b) {
 PrefixTree::Layout::Layout(const PrefixTreeOptions& options, Carver& carver) {
   const uint64_t count = uint64_t{options.blocks_max} + options.roots_max;
   nodes = carver.Array<Node>(count);
-  tokens = carver.Array<TokenId>(count * options.block_tokens);
+  tokens = carver.Array<TokenId>(uint64_t{options.blocks_max} * options.block_tokens);
   // At most half full: a miss ends after 2.5 probes on average.
   index = carver.Array<uint32_t>(std::bit_ceil(std::max<uint64_t>(2 * count, 2)));
   free_roots = carver.Array<uint32_t>(options.roots_max);
@@ -35,13 +35,14 @@ PrefixTree::PrefixTree(const PrefixTreeOptions& options, Ledger& ledger)
   free_roots_ = layout.free_roots;
   for (uint32_t i = 0; i < options.roots_max; ++i) free_roots_[i] = options.roots_max - 1 - i;
   CHECK_LT(nodes_.size(), UINT32_MAX);
-  for (size_t i = nodes_.size(); i > 0; --i) {
+  for (uint32_t i = options.blocks_max; i > 0; --i) {
     nodes_[i - 1].links.right = free_;
-    free_ = NodeId(static_cast<uint32_t>(i - 1));
+    free_ = NodeId(i - 1);
   }
 }
 
 std::span<const TokenId> PrefixTree::tokens(NodeId id) const {
+  if (IsRoot(id)) return {};
   return tokens_.subspan(size_t{id.value()} * options_.block_tokens, node(id).count);
 }
 
@@ -55,9 +56,15 @@ std::optional<NodeId> PrefixTree::FindRoot(const NamespaceId& name_space) const 
 
 NodeId PrefixTree::AddRoot(const NamespaceId& name_space) {
   CHECK_LT(roots_, options_.roots_max);
-  const NodeId id = NewNode(Kind::kRoot, kNoNode, {});
-  node(id).digest = name_space.digest;
-  node(id).root = free_roots_[options_.roots_max - 1 - roots_];
+  const uint32_t index = free_roots_[options_.roots_max - 1 - roots_];
+  const NodeId id(options_.blocks_max + index);
+  node(id) = Node{.digest = name_space.digest,
+                  .parent = kNoNode,
+                  .links = {},
+                  .first_child = kNoNode,
+                  .first_tail = kNoNode,
+                  .root = index,
+                  .kind = Kind::kRoot};
   IndexAdd(id);
   ++roots_;
   return id;
@@ -141,10 +148,9 @@ NodeId PrefixTree::NewNode(Kind kind, NodeId parent, std::span<const TokenId> to
               .first_child = kNoNode,
               .first_tail = kNoNode,
               .count = static_cast<uint32_t>(tokens.size()),
-              .root = parent == kNoNode ? 0 : node(parent).root,
+              .root = node(parent).root,
               .kind = kind};
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + size_t{id.value()} * options_.block_tokens);
-  if (parent == kNoNode) return id;
   CHECK(node(parent).kind == Kind::kRoot || node(parent).kind == Kind::kBlock);
   if (kind == Kind::kBlock) {
     siblings().Insert(node(parent).first_child, id,
@@ -184,9 +190,11 @@ void PrefixTree::Remove(NodeId id) {
     --(gone.kind == Kind::kRoot ? roots_ : blocks_);
     if (gone.kind == Kind::kRoot) free_roots_[options_.roots_max - 1 - roots_] = gone.root;
   }
+  if (gone.kind != Kind::kRoot) {
+    gone.links.right = free_;
+    free_ = id;
+  }
   gone.kind = Kind::kFree;
-  gone.links.right = free_;
-  free_ = id;
 }
 
 void PrefixTree::IndexAdd(NodeId id) {
@@ -268,7 +276,7 @@ void PrefixTree::CheckIntegrity() const {
   for (NodeId id = free_; id != kNoNode; id = node(id).links.right) ++free;
   CHECK_EQ(indexed, blocks + roots - hidden);
   CHECK_EQ(linked, blocks + tails);
-  CHECK_EQ(free + blocks + tails + roots, nodes_.size());
+  CHECK_EQ(free + blocks + tails, options_.blocks_max);
   CHECK_EQ(blocks, blocks_);
   CHECK_EQ(tails, tails_);
   CHECK_EQ(roots, roots_);

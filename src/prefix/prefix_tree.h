@@ -163,8 +163,8 @@ class PrefixTree {
     bool hidden;  // not in the index
   };
   struct Layout {
-    std::span<Node> nodes;
-    std::span<TokenId> tokens;       // [nodes][block_tokens]
+    std::span<Node> nodes;           // blocks and tails, then roots by their index
+    std::span<TokenId> tokens;       // [blocks_max][block_tokens]
     std::span<uint32_t> index;       // open addressing by digest: node id + 1, 0 is empty; a power of two
     std::span<uint32_t> free_roots;  // [roots_max] a stack of root indices
     Layout(const PrefixTreeOptions& options, Carver& carver);
