@@ -142,7 +142,8 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
   for (uint32_t g = 0; g < options.geometry.groups.size(); ++g) {
     const SlotPoolOptions pool = PoolOptions(options, g);
     for (Footprint& line : SlotPool::Footprints(pool)) lines.push_back(std::move(line));
-    lines.push_back({pool.name + " order", ReuseLists::FootprintBytes(ReuseSlots(options, g))});
+    if (const uint32_t slots = ReuseSlots(options, g); slots > 0)
+      lines.push_back({pool.name + " order", ReuseLists::FootprintBytes(slots)});
   }
   lines.push_back({"prefix tree", PrefixTree::FootprintBytes(TreeOptions(options))});
   for (Footprint& line : EvictionOrder::Footprints(OrderOptions(options))) lines.push_back(std::move(line));
