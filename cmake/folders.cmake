@@ -13,9 +13,6 @@ if(REPRISE_SANITIZE)
   target_compile_options(reprise_options INTERFACE -fsanitize=${REPRISE_SANITIZE}
                          -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_link_options(reprise_options INTERFACE -fsanitize=${REPRISE_SANITIZE})
-  if(REPRISE_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(reprise_options INTERFACE -Wno-tsan)  # Boost.Asio has fences, which gcc's does not follow
-  endif()
 endif()
 if(REPRISE_FUZZ)
   target_compile_options(reprise_options INTERFACE -fsanitize=fuzzer-no-link)
