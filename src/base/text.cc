@@ -7,6 +7,16 @@
 
 namespace reprise {
 
+std::string WithCommas(uint64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
 std::string WithoutControls(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -24,6 +24,13 @@ TEST(TextTest, EveryCharacterBeginsOnce) {
   EXPECT_EQ(std::count_if(text.begin(), text.end(), BeginsCharacter), 4);
 }
 
+TEST(TextTest, CommasStandBeforeEveryThirdDigit) {
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(999), "999");
+  EXPECT_EQ(WithCommas(1000), "1,000");
+  EXPECT_EQ(WithCommas(1234567), "1,234,567");
+}
+
 TEST(TextTest, ControlsDoNotReachATerminal) {
   EXPECT_EQ(WithoutControls("a\tb\nç 東"), "a\tb\nç 東");
   EXPECT_EQ(WithoutControls("\x1b[2J"), "\xEF\xBF\xBD[2J");

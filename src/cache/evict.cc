@@ -1,4 +1,6 @@
 // Slots and nodes: taking, pinning, letting go, evicting.
+#include <algorithm>
+
 #include "base/check.h"
 #include "cache/kv_cache_impl.h"
 
@@ -84,31 +86,22 @@ std::optional<SlotId> KvCache::Impl::WindowVictim(const Group& group, uint32_t t
   return victim;
 }
 
-// As EvictionOrder::Victim: tenants above their quota first, the one furthest above before the others.
 std::optional<SlotId> KvCache::Impl::WindowVictim(const Group& group) const {
-  std::optional<SlotId> victim;
-  uint32_t most = 0;
-  for (uint32_t tenant = 0; tenant < Tenants(); ++tenant) {
-    const uint32_t quota = static_cast<uint32_t>(eviction.share(tenant) * group.pool.size());
-    if (group.held[tenant] <= quota + most) continue;
-    const std::optional<SlotId> theirs = WindowVictim(group, tenant);
-    if (!theirs) continue;
-    victim = theirs;
-    most = group.held[tenant] - quota;
-  }
-  if (victim) return victim;
-  for (uint32_t tenant = 0; tenant < Tenants(); ++tenant) {
-    const std::optional<SlotId> theirs = WindowVictim(group, tenant);
-    if (theirs && (!victim || IsWorthLess(group, *theirs, *victim))) victim = theirs;
-  }
-  return victim;
+  return ChooseVictim<SlotId>(
+      Tenants(),
+      [&](uint32_t tenant) {
+        const auto quota = static_cast<uint32_t>(eviction.share(tenant) * group.pool.size());
+        return group.held[tenant] - std::min(group.held[tenant], quota);
+      },
+      [&](uint32_t tenant) { return WindowVictim(group, tenant); },
+      [&](SlotId a, SlotId b) { return IsWorthLess(group, a, b); });
 }
 
 void KvCache::Impl::PinSlot(Group& group, SlotId slot) {
   const bool first = group.pool.pins(slot) == 0;
   if (first && group.window != 0) group.reusable.Remove(slot);
   group.pool.Pin(slot);
-  if (first) Refresh(group.owner[slot.value()]);
+  if (first && has_full) eviction.SetEvictable(group.owner[slot.value()], false);
 }
 
 void KvCache::Impl::UnpinSlot(Group& group, SlotId slot) {
@@ -123,8 +116,9 @@ void KvCache::Impl::UnpinSlot(Group& group, SlotId slot) {
 void KvCache::Impl::LetGo(NodeId node) {
   if (IsPinned(node)) return;
   if (!memory.used_ms.empty()) memory.used_ms[node.value()] = now_ms;
-  if (has_full) eviction.LetGo(node);
-  Refresh(node);
+  if (!has_full) return;
+  eviction.LetGo(node);
+  eviction.SetEvictable(node, tree.IsFreeLeaf(node));
 }
 
 void KvCache::Impl::PinBlock(uint32_t index, Group& group, uint32_t block, SlotId slot) {
@@ -203,7 +197,7 @@ void KvCache::Impl::Refresh(NodeId node) {
 void KvCache::Impl::AddToOrder(NodeId node) {
   if (!has_full) return;
   const uint64_t fingerprint = Fingerprint(node);
-  eviction.Insert(node, memory.namespaces[tree.root_index(node)].tenant, fingerprint, Evicted(fingerprint));
+  eviction.Insert(node, TenantOf(node), fingerprint, Evicted(fingerprint));
   Refresh(tree.parent(node));
 }
 

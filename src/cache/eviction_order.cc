@@ -84,7 +84,7 @@ void EvictionOrder::Erase(NodeId id) {
 }
 
 float EvictionOrder::Value(NodeId id) const {
-  return density_.Value(state(id).which.index(), static_cast<uint32_t>(state(id).last));
+  return density_.Value(state(id).which, static_cast<uint32_t>(state(id).last));
 }
 
 bool EvictionOrder::IsWorthLess(NodeId a, NodeId b) const {
@@ -96,13 +96,8 @@ bool EvictionOrder::IsWorthLess(NodeId a, NodeId b) const {
 // its ends, about: both are looked at.
 std::optional<NodeId> EvictionOrder::Least(uint32_t tenant) const {
   NodeId least = kNoNode;
-  float value = 0;
   const auto consider = [&](NodeId id) {
-    const float mine = policy_ == EvictionPolicy::kValuePerByte ? Value(id) : 0;
-    if (least == kNoNode || mine < value || (mine == value && IsBefore(id, least))) {
-      least = id;
-      value = mine;
-    }
+    if (least == kNoNode || IsWorthLess(id, least)) least = id;
   };
   for (const List& list : lists_.subspan(tenant * BlockClass::kCount, BlockClass::kCount)) {
     if (list.top == kNoNode) continue;
@@ -113,22 +108,10 @@ std::optional<NodeId> EvictionOrder::Least(uint32_t tenant) const {
 }
 
 std::optional<NodeId> EvictionOrder::Victim() const {
-  std::optional<NodeId> victim;
-  uint32_t excess = 0;
-  for (uint32_t tenant = 0; tenant < quotas_.size(); ++tenant) {
-    if (blocks_[tenant] <= quotas_[tenant] + excess) continue;
-    const std::optional<NodeId> theirs = Least(tenant);
-    if (!theirs) continue;
-    victim = theirs;
-    excess = blocks_[tenant] - quotas_[tenant];
-  }
-  if (victim) return victim;
-  for (uint32_t tenant = 0; tenant < blocks_.size(); ++tenant) {
-    const std::optional<NodeId> theirs = Least(tenant);
-    if (!theirs) continue;
-    if (!victim || IsWorthLess(*theirs, *victim)) victim = theirs;
-  }
-  return victim;
+  return ChooseVictim<NodeId>(
+      static_cast<uint32_t>(blocks_.size()),
+      [&](uint32_t tenant) { return blocks_[tenant] - std::min(blocks_[tenant], quotas_[tenant]); },
+      [&](uint32_t tenant) { return Least(tenant); }, [&](NodeId a, NodeId b) { return IsWorthLess(a, b); });
 }
 
 void EvictionOrder::CheckIntegrity() const {

@@ -35,6 +35,27 @@ struct EvictionOptions {
   std::vector<double> shares;  // [tenants], not empty: of the blocks, that each may keep
 };
 
+// What goes next: of tenants above their quota, the one furthest above it gives first; where none is, or has anything
+// to give, what is worth least of all. excess(tenant): how far above, or 0. least(tenant): what it would give.
+template <class Id, class Excess, class Least, class IsWorthLess>
+std::optional<Id> ChooseVictim(uint32_t tenants, Excess excess, Least least, IsWorthLess is_worth_less) {
+  std::optional<Id> victim;
+  uint32_t most = 0;
+  for (uint32_t tenant = 0; tenant < tenants; ++tenant) {
+    const uint32_t mine = excess(tenant);
+    if (mine <= most) continue;
+    if (const std::optional<Id> theirs = least(tenant)) {
+      victim = theirs;
+      most = mine;
+    }
+  }
+  for (uint32_t tenant = 0; tenant < tenants && most == 0; ++tenant) {
+    const std::optional<Id> theirs = least(tenant);
+    if (theirs && (!victim || is_worth_less(*theirs, *victim))) victim = theirs;
+  }
+  return victim;
+}
+
 class EvictionOrder {
  public:
   static std::vector<Footprint> Footprints(const EvictionOptions& options);
@@ -68,7 +89,6 @@ class EvictionOrder {
   // Of the pool, that a tenant may keep.
   double share(uint32_t tenant) const { return shares_[tenant]; }
   uint8_t uses(NodeId id) const { return state(id).which.uses; }
-  uint32_t blocks(uint32_t tenant) const { return blocks_[tenant]; }
 
   // Aborts unless lists and counts agree. O(nodes).
   void CheckIntegrity() const;

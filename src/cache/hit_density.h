@@ -59,7 +59,6 @@ class HitDensity {
 
   // Expected hits per request kept. `last`: a value of now().
   float Value(BlockClass which, uint32_t last) const { return values_[which.index()][Bucket(now_ - last)]; }
-  float Value(uint32_t class_index, uint32_t last) const { return values_[class_index][Bucket(now_ - last)]; }
 
  private:
   static constexpr uint32_t kBuckets = 32;  // of ages: 0, 1, 2-3, 4-7, ...

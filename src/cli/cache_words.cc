@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
+#include "base/text.h"
 
 namespace reprise {
 namespace {
@@ -30,16 +31,6 @@ uint64_t Count(const json& object, const std::string& pointer) {
 std::string Text(const json& object, const std::string& pointer) {
   const json& value = At(object, pointer);
   return value.is_string() ? value.get<std::string>() : "";
-}
-
-std::string WithCommas(uint64_t number) {
-  const std::string digits = absl::StrCat(number);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
 }
 
 // As JSON spells it: on one line, and with nothing that a terminal would obey.

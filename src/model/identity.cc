@@ -42,6 +42,15 @@ void UpdateTensor(Sha256& sha, const TensorSource& tensor, const Digest& digest)
   UpdateDigest(sha, digest);
 }
 
+// In the order of their names, whatever the file's is.
+template <class Tensors>
+void UpdateTensors(Sha256& sha, const Tensors& tensors, std::span<const Digest> digests) {
+  CHECK_EQ(digests.size(), tensors.size());
+  std::map<std::string_view, size_t> sorted;
+  for (size_t i = 0; i < tensors.size(); ++i) sorted.emplace(tensors[i].name, i);
+  for (const auto& [name, i] : sorted) UpdateTensor(sha, tensors[i], digests[i]);
+}
+
 // Keys in byte order with the digests of their values.
 template <class Counts>
 Digest DigestOfValues(const Gguf& gguf, std::string_view domain, Counts&& counts) {
@@ -135,24 +144,18 @@ uint32_t ChunkRows(const TensorSource& tensor) {
 }
 
 Digest ModelDigest(const ModelDescription& model, std::span<const Digest> tensor_digests) {
-  CHECK_EQ(tensor_digests.size(), model.tensors.size());
-  std::map<std::string_view, size_t> sorted;
-  for (size_t i = 0; i < model.tensors.size(); ++i) sorted.emplace(model.tensors[i].name, i);
   Sha256 sha;
   sha.Update("reprise/model/1");
   UpdateDigest(sha, model.metadata_digest);
-  for (const auto& [name, i] : sorted) UpdateTensor(sha, model.tensors[i], tensor_digests[i]);
+  UpdateTensors(sha, model.tensors, tensor_digests);
   return sha.Finish();
 }
 
 Digest AdapterDigest(const AdapterDescription& adapter, std::span<const Digest> tensor_digests) {
-  CHECK_EQ(tensor_digests.size(), adapter.tensors.size());
-  std::map<std::string_view, size_t> sorted;
-  for (size_t i = 0; i < adapter.tensors.size(); ++i) sorted.emplace(adapter.tensors[i].name, i);
   Sha256 sha;
   sha.Update("reprise/adapter/1");
   sha.Update(std::as_bytes(std::span(&adapter.alpha, 1)));
-  for (const auto& [name, i] : sorted) UpdateTensor(sha, adapter.tensors[i], tensor_digests[i]);
+  UpdateTensors(sha, adapter.tensors, tensor_digests);
   return sha.Finish();
 }
 

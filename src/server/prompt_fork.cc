@@ -156,16 +156,6 @@ bool IsOld(const ChatRequest& chat, const PromptPlace& place) {
   return place.message < last_user;
 }
 
-std::string WithCommas(uint64_t number) {
-  const std::string digits = absl::StrCat(number);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
 // "1,234 tokens have"
 std::string TokensHave(uint64_t tokens) {
   return absl::StrCat(WithCommas(tokens), tokens == 1 ? " token has" : " tokens have");
