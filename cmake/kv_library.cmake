@@ -20,7 +20,7 @@ foreach(folder base env prefix block tier cache)
 endforeach()
 target_compile_features(reprise_kv PUBLIC cxx_std_20)
 target_link_libraries(reprise_kv PUBLIC absl::status absl::statusor
-                      PRIVATE absl::strings absl::span OpenSSL::Crypto Threads::Threads)
+                      PRIVATE absl::strings absl::span OpenSSL::Crypto zstd::libzstd_shared Threads::Threads)
 
 install(TARGETS reprise_kv EXPORT reprise ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT kv
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -3,6 +3,7 @@
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(absl REQUIRED)
+find_package(zstd REQUIRED)
 if(REPRISE_KV_ONLY)
   return()
 endif()

@@ -15,7 +15,7 @@ LLAMA_DIR=$REPRISE_CACHE/third_party/llama.cpp-$LLAMA_VERSION
 
 # Debian 12 names. ccache is used when it is there, never required.
 PACKAGES_BUILD=(build-essential cmake ninja-build python3 python3-pip ca-certificates curl libssl-dev libabsl-dev
-                nlohmann-json3-dev libcli11-dev libspdlog-dev libboost1.81-dev libedit-dev)
+                nlohmann-json3-dev libcli11-dev libspdlog-dev libboost1.81-dev libedit-dev libzstd-dev)
 PACKAGES_TEST=(libgtest-dev libgmock-dev libbenchmark-dev python3-venv)
 PACKAGES_FUZZ=(clang-16 libclang-rt-16-dev)
 

@@ -4,9 +4,12 @@
 // Ownership: values. Threads: any.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/hash.h"
 
@@ -28,6 +31,31 @@ struct Scope {
   std::string tenant;
   uint64_t epoch = 0;
   std::optional<std::string> salt = std::nullopt;  // the client's; absent and empty are different
+};
+
+// The fields of a namespace; the values are written in front of each of them.
+enum class NamespaceTag : uint8_t {
+  kModel = 1,
+  kTokenizer = 2,
+  kAdapters = 3,
+  kPosition = 4,
+  kAttention = 5,
+  kGeometry = 6,
+  kNumerics = 7,
+  kTenant = 8,
+  kEpoch = 9,
+  kSalt = 10,
+};
+inline constexpr size_t kNamespaceTags = 10;
+std::string_view Name(NamespaceTag tag);  // "model"
+
+// A namespace and what it was made of: comparing two of these names the field that differs.
+struct NamespaceDigests {
+  NamespaceId id;
+  std::array<std::optional<Digest>, kNamespaceTags> tags;  // [tag - 1]; empty: the field is absent
+
+  const std::optional<Digest>& tag(NamespaceTag which) const { return tags[static_cast<size_t>(which) - 1]; }
+  friend bool operator==(const NamespaceDigests&, const NamespaceDigests&) = default;
 };
 
 }  // namespace reprise

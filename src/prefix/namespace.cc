@@ -47,32 +47,6 @@ class NamespaceBuilder {
 
 }  // namespace
 
-std::string_view Name(NamespaceTag tag) {
-  switch (tag) {
-    case NamespaceTag::kModel:
-      return "model";
-    case NamespaceTag::kTokenizer:
-      return "tokenizer";
-    case NamespaceTag::kAdapters:
-      return "adapters";
-    case NamespaceTag::kPosition:
-      return "position";
-    case NamespaceTag::kAttention:
-      return "attention";
-    case NamespaceTag::kGeometry:
-      return "geometry";
-    case NamespaceTag::kNumerics:
-      return "numerics";
-    case NamespaceTag::kTenant:
-      return "tenant";
-    case NamespaceTag::kEpoch:
-      return "epoch";
-    case NamespaceTag::kSalt:
-      return "salt";
-  }
-  CHECK(false);
-}
-
 std::vector<std::byte> EncodeGeometry(const Geometry& geometry) {
   // One rank holds everything and no element type has scales yet. The fields stand here already, so
   // that the first split or quantised cache gets other namespaces without another format version.
