@@ -1,11 +1,11 @@
 // Files, as a tier keeps records in them: real, in memory (what was not synced is lost in a simulated power cut), and
 // with faults (env/*_file_system.h).
 //
-// Ownership: a File owns its descriptor; a FileSystem must outlive the files that it opened.
+// Ownership: a File owns its descriptor; a FileSystem must outlive the files and locks that it gave out.
 // Threads:   all methods from any thread; one writer per file at a time.
 // Errors:    NotFound, AlreadyExists, PermissionDenied (EACCES, EPERM, EROFS), ResourceExhausted (ENOSPC, EDQUOT,
-// EMFILE),
-//            Unavailable (EIO and what else the system has). Messages name the path and what the system said.
+//            EMFILE), Unavailable (EIO and what else the system has). Messages name the path and what the system said.
+//            A file that was removed, or whose directory was, can still be read and written by those who have it open.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ class File {
   // What was written is on the disk when this returns (fdatasync).
   virtual absl::Status Sync() = 0;
   virtual absl::Status Truncate(uint64_t size) = 0;
-  // Gives the bytes back to the file system, where it can do that; they read as 0. The size stays.
+  // Gives the bytes back to the file system; they read as 0. The size stays. Unimplemented, and nothing changed, where
+  // the file system cannot do that.
   virtual absl::Status PunchHole(uint64_t offset, uint64_t length) = 0;
   virtual absl::StatusOr<uint64_t> Size() const = 0;
   // Of the file's pages in the system's cache: not needed soon. A hint.
@@ -54,9 +55,9 @@ class FileSystem {
     kCreate,  // read and write, 0600; AlreadyExists if it is there
   };
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, Mode mode) = 0;
-  // With its parents; 0700. Ok if it is there.
+  // With its parents; 0700; on the disk when it returns. Ok if it is there.
   virtual absl::Status MakeDirectories(const std::string& path) = 0;
-  // Names of files (not directories) in it, sorted.
+  // Names of regular files in it, sorted; no links, pipes or sockets.
   virtual absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& directory) = 0;
   virtual absl::StatusOr<std::vector<std::string>> ListDirectories(const std::string& directory) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
