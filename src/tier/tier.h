@@ -25,7 +25,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "base/ledger.h"
 #include "tier/tier_store.h"
 
@@ -35,7 +34,7 @@ using TierTicket = StrongId<struct TierTicketTag, uint64_t>;
 
 struct TierFetched {
   TierTicket ticket;
-  uint32_t index = 0;  // of Fetch's `reads`
+  uint32_t index = 0;  // first_index + place in Fetch's `reads`
   TierOutcome outcome = TierOutcome::kMissing;
   std::span<const std::byte> payload;  // with kOk: SlotBytes of the group
   double service_ms = 0;               // of the read alone, without its wait in the queue
@@ -70,13 +69,14 @@ class Tier {
                                          std::span<const TokenId> wanted, uint32_t groups, bool whole) = 0;
   virtual std::vector<NamespaceDigests> NamespacesWith(std::span<const TokenId> tokens) const = 0;
 
-  // Queues reads, in this order; what they point to is copied. Each is shown once by Drain, unless cancelled. False:
-  // the queue has no room for all of them, or the breaker is open; nothing is queued.
-  virtual bool Fetch(TierTicket ticket, std::span<const TierRead> reads, Clock::time_point deadline) = 0;
+  // Queues reads, in this order; what they point to is copied. A ticket may have several calls. Each is shown once by
+  // Drain, unless cancelled. False: the queue has no room for all of them, or the breaker is open; nothing is queued.
+  virtual bool Fetch(TierTicket ticket, uint32_t first_index, std::span<const TierRead> reads,
+                     Clock::time_point deadline) = 0;
   // Nothing of this ticket is shown any more.
   virtual void Cancel(TierTicket ticket) = 0;
   // Shows what has been read, and what has not been in time. Never waits. Returns how many were shown.
-  virtual size_t Drain(absl::FunctionRef<void(const TierFetched&)> visit) = 0;
+  virtual size_t Drain(const std::function<void(const TierFetched&)>& visit) = 0;
 
   // Whether a record of so many payload bytes would be taken now.
   virtual bool HasRoomFor(uint64_t payload_bytes) const = 0;

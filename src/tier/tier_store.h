@@ -94,6 +94,8 @@ class TierStore {
   virtual std::string_view name() const = 0;  // "disk"; label of metrics and receipts
   // False: opened beside another process that writes; Write, Erase and Maintain are not called.
   virtual bool writable() const = 0;
+  // Of one piece of this group.
+  virtual uint64_t slot_bytes(GroupId group) const = 0;
 
   // [keys.size()]: bit g of an entry is set when group g of that block is there. From what is in memory; does no I/O.
   // What it finds counts as used. At most kTierGroupsMax groups.
