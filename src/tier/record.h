@@ -1,9 +1,11 @@
 // Records: blocks of KV state as bytes that can be kept anywhere (a segment of the disk tier, a value in Redis) and
 // prove for themselves what they are. Byte by byte in docs/format/record.md.
 //
-//   header (fixed) · keys · token ids · payload entries (length, checksum, codec) · header checksum · payloads
+//   prefix · header (fixed) · keys · token ids · payload entries (length, checksum, codec) · header checksum · payloads
 //
-// Everything in a header is checked by DecodeRecordHeader before any of it is used; payloads are checked one by one.
+// Everything in a header is checked by DecodeRecordHeader before any of it is used, the keys by computing them again;
+// payloads are checked one by one. Header and payloads are multiples of kRecordAlignment; checksums are over the
+// padding too, so that no byte of a record is unchecked.
 //
 // Ownership: values; a RecordHeader owns its keys and tokens.
 // Threads:   any.
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/bytes.h"
 #include "base/geometry.h"
 #include "base/identity.h"
 #include "base/ids.h"
@@ -31,8 +34,13 @@ inline constexpr uint32_t kRecordVersion = 1;
 inline constexpr uint32_t kRecordBlocksMax = 64;
 // Of any header, keys and tokens and entries included: what a reader has to have room for.
 inline constexpr uint32_t kRecordHeaderBytesMax = 64 << 10;
-// Enough of a record to know how long its header is.
+// Enough of a record to know how long its header is. Has a checksum of its own.
 inline constexpr uint32_t kRecordPrefixBytes = 64;
+// Of the header, of each payload and so of the record. A cache line: payloads are copied, and with O_DIRECT a reader
+// has to round outwards anyway (docs/format/record.md).
+inline constexpr uint32_t kRecordAlignment = 64;
+// Of any group: what a header may claim.
+inline constexpr uint64_t kRecordSlotBytesMax = 1 << 30;
 
 // What a group's slots are made of, as a record says it.
 struct RecordShape {
@@ -46,9 +54,10 @@ struct RecordShape {
 
 struct RecordPayload {
   uint64_t offset = 0;  // from the beginning of the record
-  uint64_t bytes = 0;   // as kept
-  uint32_t crc = 0;     // CRC32C of them as kept
+  uint64_t bytes = 0;   // as kept, without the padding
+  uint32_t crc = 0;     // CRC32C of kept_bytes()
   Codec codec = Codec::kRaw;
+  uint64_t kept_bytes() const { return RoundUp(bytes, kRecordAlignment); }  // what a reader has to read
 };
 
 struct RecordHeader {
@@ -61,8 +70,8 @@ struct RecordHeader {
   std::vector<BlockKey> keys;           // [blocks]; empty: a tail
   std::vector<TokenId> tokens;          // of all blocks, or of the tail
   std::vector<RecordPayload> payloads;  // [blocks], or 1
-  uint32_t header_bytes = 0;
-  uint64_t record_bytes = 0;  // header and payloads, padding included: where the next one begins
+  uint32_t header_bytes = 0;            // where the first payload begins
+  uint64_t record_bytes = 0;            // header and payloads, padding included: where the next one begins
 
   bool is_tail() const { return keys.empty(); }
   Digest tenant() const { return name_space.tag(NamespaceTag::kTenant).value_or(Digest{}); }
@@ -90,8 +99,9 @@ absl::StatusOr<uint32_t> RecordHeaderBytes(std::span<const std::byte> prefix);
 // `bytes`: the whole header (more is ignored).
 absl::StatusOr<RecordHeader> DecodeRecordHeader(std::span<const std::byte> bytes);
 
-// Checks a payload as kept, and makes a slot's bytes of it. `scratch` grows to what is needed and may be used again.
-// kOk, kChecksum, or kDamaged (the checksum is right but the codec cannot make `out` of it).
+// Checks a payload as kept (kept_bytes() of it), and makes a slot's bytes of it. `kept` may begin where `out` does if
+// the codec is raw: then nothing is copied. `scratch` grows to what is needed and may be used again. kOk, kChecksum, or
+// kDamaged (the checksum is right but the codec cannot make `out` of it, or a size is wrong).
 TierOutcome DecodePayload(const RecordHeader& header, size_t index, std::span<const std::byte> kept,
                           std::span<std::byte> out, std::vector<std::byte>& scratch);
 
