@@ -9,14 +9,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/geometry.h"
 #include "base/kv_view.h"
 #include "cache/kv_cache.h"
+#include "tier/tier.h"
 
 namespace reprise {
 
@@ -202,6 +205,8 @@ class TestCache {
     uint32_t reusable_ttl_s = 0;
     std::vector<TenantQuota> quotas;
     bool own_memory = false;  // K and V in an OwnMemory
+    Tier* tier = nullptr;
+    std::function<Tier::Clock::time_point()> tier_now;
   };
   TestCache() : TestCache(Options()) {}
   explicit TestCache(const Options& options)
@@ -275,14 +280,27 @@ class TestCache {
     running.tokens = running.tokens + output;
     StepTo(running, running.tokens.size());
   }
+  // Brings what the tier has; polls until the fetch has ended.
+  void Fetch(Running& running) {
+    running.sequence.BeginFetch();
+    while (running.sequence.fetching()) {
+      cache_->CheckIntegrity();
+      cache_->Poll(0);
+      std::this_thread::yield();
+    }
+    cache_->CheckIntegrity();
+    CheckRows(running);
+  }
   // Admits, computes and finishes. Returns the match.
   PrefixMatch Run(const std::vector<TokenId>& prompt, const std::vector<TokenId>& output = {}) {
     Running running = Admit(prompt, {.output = static_cast<uint32_t>(output.size())});
+    if (options_.tier != nullptr) Fetch(running);
     const PrefixMatch match = running.sequence.match();
     StepTo(running, prompt.size());
     running.sequence.MarkCheckpoint();
     Generate(running, output);
     running.sequence.Finish();
+    cache_->Poll(UINT64_MAX);
     cache_->CheckIntegrity();
     return match;
   }
@@ -310,6 +328,9 @@ class TestCache {
     full.eviction = options.eviction;
     full.reusable_ttl_s = options.reusable_ttl_s;
     full.quotas = options.quotas;
+    full.tier = options.tier;
+    full.tiered = options.tier != nullptr;
+    full.tier_now = options.tier_now;
     return full;
   }
 

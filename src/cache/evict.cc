@@ -68,6 +68,7 @@ bool KvCache::Impl::EvictOne(Group& group) {
 void KvCache::Impl::Keep(Group& group, SlotId slot, uint32_t level) {
   const uint32_t list = group.reusable.list(slot);
   if (list % kKeepLevels < level) group.reusable.Move(slot, list - list % kKeepLevels + level);
+  Offer(group, slot);
 }
 
 // What no edge needs goes first, the oldest before the others; then what is worth least.
@@ -143,7 +144,7 @@ void KvCache::Impl::GiveNodeSlot(Group& group, NodeId node, SlotId slot) {
   group.pool.Seal(slot);
   group.owner[slot.value()] = node;
   node_slot(node, group.id) = slot;
-  if (group.window == 0) return;
+  if (group.window == 0) return Offer(group, slot);
   group.reusable.Move(slot, TenantOf(node) * kKeepLevels);
   ++group.held[TenantOf(node)];
 }
@@ -155,6 +156,7 @@ void KvCache::Impl::FreeNodeSlot(Group& group, NodeId node) {
     group.reusable.Remove(slot);
     --group.held[TenantOf(node)];
   }
+  Withdraw(group, slot);
   group.pool.Free(slot);
   group.owner[slot.value()] = kNoNode;
   slot = kNoSlot;

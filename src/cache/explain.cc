@@ -52,11 +52,35 @@ PrefixReport KvCache::Impl::Explain(const NamespaceDigests& digests, std::span<c
   report.key = match.tip == kNoNode ? digests.id.digest : tree.digest(match.tip);
   report.fork = match.tokens;
   if (root) DescribeFork(*root, prompt, report);
-  if (match.reason == MissReason::kNeverSeen || match.reason == MissReason::kTokensDiffer) {
+  if (options.tier != nullptr) AskTier(digests, root, prompt, report);
+  if (report.match.reason == MissReason::kNeverSeen || report.match.reason == MissReason::kTokensDiffer) {
     const MissReason other = OtherNamespace(digests, prompt, view, report.fork);
     if (other != MissReason::kNone) report.match.reason = other;
   }
   return report;
+}
+
+// What a tier would give beyond the match.
+void KvCache::Impl::AskTier(const NamespaceDigests& digests, std::optional<NodeId> root,
+                            std::span<const TokenId> prompt, PrefixReport& report) const {
+  const Survey survey = LookAround(digests.id, root, prompt);
+  const std::optional<FetchEdge> edge = ChooseEdge(report.match.tokens, survey);
+  if (!edge) return;
+  report.tier.saved_ms = edge->saved_s * 1e3;
+  report.tier.cost_ms = edge->cost_s * 1e3;
+  if (edge->saved_s <= edge->cost_s) {
+    report.match.reason = MissReason::kTierSlowerThanRecompute;
+    return;
+  }
+  const uint32_t position = edge->blocks * block_tokens() + edge->run;
+  report.tier.tokens = position - report.match.tokens;
+  report.match.tokens = position;
+  report.key = survey.parent(edge->blocks);
+  report.fork = std::max(report.fork, position);
+  if (position + 1 == prompt.size())
+    report.match.reason = MissReason::kLastTokenRule;
+  else
+    report.match.reason = edge->run > 0 ? MissReason::kTokensDiffer : MissReason::kNeverSeen;
 }
 
 // Follows the tree as far as its tokens are the prompt's, resident or not.
@@ -103,6 +127,12 @@ MissReason KvCache::Impl::OtherNamespace(const NamespaceDigests& digests, std::s
     if (tokens <= reach) continue;
     reach = tokens;
     best = difference;
+  }
+  if (best != MissReason::kNone || options.tier == nullptr || reach > 0) return best;
+  for (const NamespaceDigests& other : options.tier->NamespacesWith(prompt)) {
+    if (other.id == digests.id) continue;
+    const MissReason difference = Difference(digests, other);
+    if (difference != MissReason::kTenantDiffers || view == ReportView::kOperator) return difference;
   }
   return best;
 }

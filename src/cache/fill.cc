@@ -54,9 +54,8 @@ void KvCache::Impl::Commit(uint32_t index, std::span<const TokenId> added) {
 
 // Whether the slot of this block holds all of it: in a recurrent group, the state of its end and not an earlier one.
 bool KvCache::Impl::HasStateAt(const Group& group, uint32_t index, uint32_t block) const {
-  if (!group.recurrent) return true;
-  return tables.table(index, group.id.value())[block] != kNoSlot &&
-         (block + 1) * block_tokens() == memory.sequences[index].length;
+  if (tables.table(index, group.id.value())[block] == kNoSlot) return false;  // a window that a fetch did not need
+  return !group.recurrent || (block + 1) * block_tokens() == memory.sequences[index].length;
 }
 
 uint32_t KvCache::Impl::RowsToEdge(uint32_t index) const {
@@ -103,7 +102,8 @@ void KvCache::Impl::PublishBlock(uint32_t index, NodeId node) {
   for (Group& group : groups)
     if (HasStateAt(group, index, mine.sealed)) GiveNodeSlot(group, node, table(index, group.id)[mine.sealed]);
   AddToOrder(node);
-  if (has_recurrent) return;  // a tail has the state of its end
+  // A tail has the state of its end, and windows that a block which was brought without them has not.
+  if (has_recurrent || !HasAllSlots(node)) return;
   // Tails that it goes on from hold nothing more than it does.
   tree.ForEachTail(mine.tip, [&](NodeId tail) {
     if (!IsPrefix(tree.tokens(tail), tree.tokens(node))) return;
@@ -125,6 +125,7 @@ void KvCache::Impl::MergeBlock(uint32_t index, NodeId node) {
       GiveNodeSlot(group, node, table(index, group.id)[block]);
       continue;
     }
+    if (theirs == table(index, group.id)[block]) continue;  // pinned by a fetch
     PinSlot(group, theirs);
     UnpinBlock(index, group, block);
     PinBlock(index, group, block, theirs);
@@ -216,6 +217,10 @@ void KvCache::Impl::ClearDirty(uint32_t index) {
 
 void KvCache::Impl::Release(uint32_t index) {
   Sequence& mine = sequence(index);
+  if (!fetches.empty() && fetches[index].active) {
+    options.tier->Cancel(fetches[index].ticket);
+    fetches[index].active = false;
+  }
   ClearDirty(index);
   LeavePath(index);
   for (Group& group : groups) {

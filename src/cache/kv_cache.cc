@@ -21,11 +21,16 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
       memory(Carve<Layout>(region, given)),
       tree(TreeOptions(given), ledger),
       tables(TableOptions(given), ledger),
-      eviction(OrderOptions(given), ledger) {
+      eviction(OrderOptions(given), ledger),
+      fetches(given.tiered ? given.sequences_max : 0),
+      fetch_model(given.tier_readers) {
+  CHECK(options.tier == nullptr || (options.tiered && options.memory == nullptr));
+  CHECK_LE(options.geometry.groups.size(), kTierGroupsMax);
   CHECK(options.sequences_max > 0 && options.context_max > 0 && options.in_flight_max > 0);
   const uint32_t count = static_cast<uint32_t>(options.geometry.groups.size());
   groups.reserve(count);
   std::span<NodeId> owners = memory.owners;
+  uint64_t first_slot = 0;
   for (uint32_t g = 0; g < count; ++g) {
     const LayerGroup& shape = options.geometry.groups[g];
     CHECK_EQ(shape.kind == GroupKind::kWindow, shape.window > 0);
@@ -36,8 +41,11 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
          .recurrent = shape.kind == GroupKind::kRecurrent,
          .pool = SlotPool(pool, ledger),
          .reusable = ReuseLists(pool.name + " order", ReuseSlots(options, g), Tenants() * kKeepLevels, ledger),
+         .to_store = ReuseLists(pool.name + " to store", StoreSlots(options, g), 1, ledger),
          .held = std::vector<uint32_t>(Tenants()),
-         .owner = owners.first(pool.slots)});
+         .owner = owners.first(pool.slots),
+         .first_slot = first_slot});
+    first_slot += pool.slots;
     owners = owners.subspan(pool.slots);
     if (options.memory == nullptr) views.push_back(groups.back().pool.view());
   }
@@ -77,6 +85,13 @@ CacheSequence::~CacheSequence() {
 uint32_t CacheSequence::length() const { return cache_->impl_->sequence(index_).length; }
 PrefixMatch CacheSequence::match() const { return cache_->impl_->sequence(index_).match; }
 uint32_t CacheSequence::Rematch() { return cache_->impl_->Rematch(index_); }
+bool CacheSequence::BeginFetch() { return cache_->impl_->BeginFetch(index_); }
+bool CacheSequence::fetching() const {
+  return !cache_->impl_->fetches.empty() && cache_->impl_->fetches[index_].active;
+}
+TierReport CacheSequence::tier() const {
+  return cache_->impl_->fetches.empty() ? TierReport{} : cache_->impl_->fetches[index_].report;
+}
 void CacheSequence::SetReplyTokens(uint32_t tokens) { cache_->impl_->sequence(index_).reply = tokens; }
 void CacheSequence::Prepare(uint32_t rows) { cache_->impl_->Prepare(index_, rows); }
 uint32_t CacheSequence::rows_to_edge() const { return cache_->impl_->RowsToEdge(index_); }
@@ -104,6 +119,11 @@ KvCache::Outcome KvCache::Admit(const AdmitRequest& request, CacheSequence& sequ
   const Outcome outcome = impl_->Admit(request, index);
   if (outcome == Outcome::kAdmitted) sequence = CacheSequence(this, index);
   return outcome;
+}
+
+bool KvCache::Poll(uint64_t store_bytes) { return impl_->Poll(store_bytes); }
+void KvCache::ObservePrefill(uint64_t rows, double positions, double seconds) {
+  impl_->fetch_model.ObservePrefill(rows, positions, seconds);
 }
 
 PrefixMatch KvCache::Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const {

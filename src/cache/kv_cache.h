@@ -18,7 +18,9 @@
 // Design:    DESIGN 4-7, docs/format/block.md, docs/format/identity.md
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +43,8 @@
 
 namespace reprise {
 
+class Tier;
+
 struct KvCacheOptions {
   Geometry geometry;
   ComputationIdentity identity;
@@ -49,8 +53,16 @@ struct KvCacheOptions {
   uint32_t context_max = 0;     // tokens of one sequence
   uint32_t in_flight_max = 0;   // rows that one Prepare may ask for
   EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
-  uint32_t reusable_ttl_s = 0;           // blocks unused for longer are expired; 0: never
-  std::vector<TenantQuota> quotas;       // at most kTenantQuotasMax; what they leave is everyone else's together
+  uint32_t reusable_ttl_s = 0;      // blocks unused for longer are expired; 0: never
+  std::vector<TenantQuota> quotas;  // at most kTenantQuotasMax; what they leave is everyone else's together
+  // A place farther away (tier.h): what is sealed is stored there behind, and brought back when that is faster than
+  // computing it again. Must outlive the cache. Not with a SlotMemory. `tiered` counts the memory for it, in a plan
+  // that has no tier yet.
+  Tier* tier = nullptr;
+  bool tiered = false;
+  uint32_t tier_readers = 2;  // reads that it does at once
+  std::function<std::chrono::steady_clock::time_point()>
+      tier_now;                          // the clock that fetches are timed by; null: the system's
   SlotMemory* memory = nullptr;          // not null: K and V lie there, and the cache takes no memory for them
   uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
   BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
@@ -77,6 +89,14 @@ class CacheSequence {
   // prepared yet. Returns the tokens gained. Never loses what is pinned. Without a gain: one hash and a
   // look at the children of the last block found.
   uint32_t Rematch();
+
+  // Begins to bring what the tier has beyond the match, if that is worth it. True: fetching() until KvCache::Poll has
+  // seen the end of it; meanwhile the sequence may only be dropped. REQUIRES: nothing was prepared yet; once per
+  // sequence.
+  bool BeginFetch();
+  bool fetching() const;
+  // What BeginFetch decided and what came of it.
+  TierReport tier() const;
 
   // What the reply to this prompt is known to have, where it is not committed here (replays of a trace).
   void SetReplyTokens(uint32_t tokens);
@@ -146,6 +166,13 @@ class KvCache {
   // case. On kAdmitted `sequence` is set.
   Outcome Admit(const AdmitRequest& request, CacheSequence& sequence);
 
+  // To be called between steps: takes what the tier has read, gives it what is to be stored (at most `store_bytes` of
+  // it, all that there is room for with UINT64_MAX). Nothing without a tier. Never waits. Returns whether there is more
+  // to store.
+  bool Poll(uint64_t store_bytes);
+  // A step computed so many tokens of prompts, whose positions add up to `positions`: what fetching is weighed against.
+  void ObservePrefill(uint64_t rows, double positions, double seconds);
+
   // The usable prefix now, without pinning or touching anything.
   PrefixMatch Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const;
 
@@ -184,7 +211,8 @@ class KvCache {
     uint32_t sequences = 0;
     uint64_t nodes = 0;
     uint64_t tails = 0;
-    uint64_t tokens_reused = 0;
+    uint64_t tokens_reused = 0;   // fetched ones too
+    uint64_t tokens_fetched = 0;  // from the tier
     uint64_t tokens_computed = 0;
     uint64_t evicted_blocks = 0;
     uint64_t namespaces = 0;

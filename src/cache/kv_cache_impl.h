@@ -20,11 +20,13 @@
 #include "block/block_tables.h"
 #include "block/slot_pool.h"
 #include "cache/eviction_order.h"
+#include "cache/fetch_model.h"
 #include "cache/kv_cache.h"
 #include "cache/reuse_list.h"
 #include "prefix/block_key.h"
 #include "prefix/namespace.h"
 #include "prefix/prefix_tree.h"
+#include "tier/tier.h"
 
 namespace reprise {
 
@@ -45,6 +47,7 @@ PrefixTreeOptions TreeOptions(const KvCacheOptions& options);
 BlockTablesOptions TableOptions(const KvCacheOptions& options);
 EvictionOptions OrderOptions(const KvCacheOptions& options);
 uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group);  // of its ReuseLists
+uint32_t StoreSlots(const KvCacheOptions& options, uint32_t group);  // of its list of what is to be stored
 bool HasFullGroup(const Geometry& geometry);
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 
@@ -52,6 +55,7 @@ SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 inline constexpr uint32_t kKeepLevels = 3;
 
 struct KvCache::Impl {
+  using TierClock = Tier::Clock;
   static constexpr uint32_t kNoNamespace = UINT32_MAX;
   struct Sequence {
     NodeId tip;             // last sealed block of the path, or the root
@@ -73,6 +77,41 @@ struct KvCache::Impl {
     bool write = false;
     bool started = false;  // something was prepared
   };
+  // What the survey_* arrays are about.
+  struct Survey {
+    NamespaceId name_space;
+    std::span<const TokenId> prompt;  // but for its last token
+    uint32_t blocks = 0;              // whole ones
+    std::span<const BlockKey> keys;   // [blocks]
+    const Digest& parent(uint32_t block) const { return block == 0 ? name_space.digest : keys[block - 1].digest; }
+  };
+  // An edge that pool and tier can give: whole blocks, and `run` rows of the next one, which are those of `source`.
+  struct FetchEdge {
+    uint32_t blocks = 0;
+    uint32_t run = 0;
+    TierRun source;
+    uint64_t pieces = 0, bytes = 0;  // to be brought
+    double saved_s = 0, cost_s = 0;
+  };
+  struct FetchPiece {
+    uint32_t block;
+    GroupId group;
+  };
+  // Of a sequence that waits for a tier: blocks [sealed, blocks) are being brought, and `run` rows of the one after
+  // them.
+  struct Fetch {
+    bool active = false;
+    TierTicket ticket;
+    uint32_t from = 0;  // tokens that the pool had
+    uint32_t blocks = 0;
+    uint32_t run = 0;
+    TierRun source;
+    uint32_t pieces = 0, asked = 0, answered = 0;  // all of them; with the tier; and back from it
+    MissReason failed = MissReason::kNone;         // why it goes no further than failed_block
+    uint32_t failed_block = 0;
+    TierClock::time_point begun;
+    TierReport report;
+  };
   struct Claim {        // of one sequence in one group
     uint32_t need = 0;  // most slots it ever pins at once
     uint32_t pinned = 0;
@@ -85,8 +124,10 @@ struct KvCache::Impl {
     SlotPool pool;
     ReuseLists
         reusable;  // of window groups, [tenants][kKeepLevels]; blocks of the others go in the order of `eviction`
+    ReuseLists to_store;         // sealed slots that the tier is to have, the oldest first
     std::vector<uint32_t> held;  // [tenants]: slots of their nodes, in window groups
     std::span<NodeId> owner;     // [slots] of a sealed slot
+    uint64_t first_slot = 0;     // of it in arrays over the slots of all groups
     uint64_t reserved = 0;       // full: slots that sequences may still reserve; window: sum of their worst cases
   };
   struct Namespace {
@@ -108,6 +149,15 @@ struct KvCache::Impl {
     std::span<NodeId> owners;         // slots of all groups
     std::span<uint64_t> evicted;      // fingerprints of prefixes that were evicted, and their uses; a power of two
     std::span<uint64_t> used_ms;      // [nodes_max], with reusable_ttl_s: when the last user let go
+    // With a tier:
+    std::span<bool> stored;           // [slots of all groups] it has this one, or was asked to
+    std::span<FetchPiece> pieces;     // [sequences_max][blocks_max + 1][groups]
+    std::span<uint32_t> missing;      // [sequences_max][blocks_max + 1] groups that a block still waits for
+    std::span<BlockKey> fetch_keys;   // [sequences_max][blocks_max]
+    std::span<BlockKey> survey_keys;  // [blocks_max], of the prompt that was looked at last:
+    std::span<NodeId> survey_nodes;   // [blocks_max] of the tree, or kNoNode
+    std::span<uint32_t> survey_pool;  // [blocks_max] groups that the pool has
+    std::span<uint32_t> survey_tier;  // [blocks_max] groups that the tier has
     Layout(const KvCacheOptions& options, Carver& carver);
   };
   struct Match {
@@ -145,6 +195,8 @@ struct KvCache::Impl {
 
   // explain.cc
   PrefixReport Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view) const;
+  void AskTier(const NamespaceDigests& digests, std::optional<NodeId> root, std::span<const TokenId> prompt,
+               PrefixReport& report) const;
   void DescribeFork(NodeId root, std::span<const TokenId> prompt, PrefixReport& report) const;
   MissReason OtherNamespace(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view,
                             uint32_t reach) const;
@@ -164,6 +216,29 @@ struct KvCache::Impl {
   void PublishTail(uint32_t index);
   void ClearDirty(uint32_t index);
   void SetTip(uint32_t index, NodeId tip);
+
+  // fetch.cc
+  Survey LookAround(const NamespaceId& name_space, std::optional<NodeId> root, std::span<const TokenId> prompt) const;
+  bool WindowsAreThere(uint32_t position) const;
+  void Weigh(uint32_t from, FetchEdge& edge) const;
+  std::optional<FetchEdge> ChooseEdge(uint32_t from, const Survey& survey) const;
+  bool BeginFetch(uint32_t index);
+  void TakeFetchSlots(uint32_t index);
+  void AskForMore(uint32_t index);
+  void TakeFetched(const TierFetched& fetched);
+  void AdvanceFetch(uint32_t index);
+  bool SealFetched(uint32_t index);
+  void EndFetch(uint32_t index);
+  void Settle(uint32_t index, const Match& match, uint32_t run);
+  TierClock::time_point TierNow() const;
+
+  // store.cc
+  bool Poll(uint64_t store_bytes);
+  void Offer(Group& group, SlotId slot);
+  void Withdraw(Group& group, SlotId slot);
+  uint64_t StoreNext(Group& group);
+  bool IsStored(const Group& group, SlotId slot) const;
+  void SetStored(const Group& group, SlotId slot, bool stored);
 
   // evict.cc
   uint32_t Tenants() const { return static_cast<uint32_t>(options.quotas.size()) + 1; }
@@ -216,6 +291,17 @@ struct KvCache::Impl {
     return memory.tokens.subspan(size_t{index} * options.context_max, options.context_max);
   }
   std::span<NodeId> path(uint32_t index) const { return memory.paths.subspan(size_t{index} * blocks_max, blocks_max); }
+  std::span<FetchPiece> PiecesOf(uint32_t index) const {
+    const size_t most = (size_t{blocks_max} + 1) * groups.size();
+    return memory.pieces.subspan(index * most, most);
+  }
+  std::span<uint32_t> MissingOf(uint32_t index) const {
+    return memory.missing.subspan(index * (size_t{blocks_max} + 1), size_t{blocks_max} + 1);
+  }
+  std::span<BlockKey> KeysOf(uint32_t index) const {
+    return memory.fetch_keys.subspan(size_t{index} * blocks_max, blocks_max);
+  }
+  uint32_t AllGroups() const { return static_cast<uint32_t>((uint64_t{1} << groups.size()) - 1); }
   std::span<SlotId> table(uint32_t index, GroupId group) const { return tables.table(index, group.value()); }
   SlotId& node_slot(NodeId node, GroupId group) const {
     return memory.node_slots[size_t{node.value()} * groups.size() + group.value()];
@@ -240,7 +326,10 @@ struct KvCache::Impl {
   std::vector<Group> groups;
   std::vector<KvGroupView> views;  // empty with a SlotMemory
   mutable BlockHasher hasher;
-  EvictionOrder eviction;                 // of blocks in full groups, if there are any
+  EvictionOrder eviction;      // of blocks in full groups, if there are any
+  std::vector<Fetch> fetches;  // [sequences_max], with a tier
+  FetchModel fetch_model;
+  uint64_t next_ticket = 1;
   uint64_t random = 0x9E3779B97F4A7C15u;  // of what is watched
   uint64_t now_ms = 0;
   uint32_t free_sequences = 0;

@@ -143,6 +143,7 @@ KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& ind
                                               .admitted = true,
                                               .read = request.read,
                                               .write = request.write};
+  if (!fetches.empty()) fetches[index] = Fetch{};
   tree.Ref(made.tip);
   std::copy(request.prompt.begin(), request.prompt.end(), tokens(index).begin());
   for (Group& group : groups) {
@@ -219,6 +220,7 @@ void KvCache::Impl::CopySource(uint32_t index, const Match& match) {
     } else {
       // Admission counted the source itself as the one slot left: its rows stay where they are.
       own = from;
+      Withdraw(group, *own);
       group.pool.Unseal(*own);
       if (group.window != 0) --group.held[TenantOf(source)];
       group.owner[own->value()] = kNoNode;

@@ -75,8 +75,12 @@ KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
     const NodeId root = each.root;
     const uint32_t number = tree.root_index(root);
     each.purged = true;
-    for (Sequence& sequence : memory.sequences)
-      if (sequence.admitted && sequence.root == number) sequence.read = sequence.write = false;
+    for (uint32_t i = 0; i < options.sequences_max; ++i) {
+      Sequence& sequence = memory.sequences[i];
+      if (!sequence.admitted || sequence.root != number) continue;
+      if (!fetches.empty() && fetches[i].active) EndFetch(i);  // with what is in place; it computes the rest
+      sequence.read = sequence.write = false;
+    }
     const bool stays = each.sequences > 0;
     purged.blocks += DropUnpinned(root);
     if (!stays) continue;

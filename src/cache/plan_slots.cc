@@ -84,6 +84,16 @@ KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   // Two fingerprints per evicted block: remembers about the last two fillings of the cache.
   evicted = carver.Array<uint64_t>(std::bit_ceil(uint64_t{4} * tree.blocks_max));
   if (options.reusable_ttl_s > 0) used_ms = carver.Array<uint64_t>(uint64_t{tree.blocks_max} + tree.roots_max);
+  if (!options.tiered) return;
+  const uint64_t blocks = TableOptions(options).blocks_max;
+  stored = carver.Array<bool>(slots);
+  pieces = carver.Array<FetchPiece>(count * (blocks + 1) * groups);
+  missing = carver.Array<uint32_t>(count * (blocks + 1));
+  fetch_keys = carver.Array<BlockKey>(count * blocks);
+  survey_keys = carver.Array<BlockKey>(blocks);
+  survey_nodes = carver.Array<NodeId>(blocks);
+  survey_pool = carver.Array<uint32_t>(blocks);
+  survey_tier = carver.Array<uint32_t>(blocks);
 }
 
 PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
@@ -119,6 +129,8 @@ EvictionOptions OrderOptions(const KvCacheOptions& options) {
   return order;
 }
 
+uint32_t StoreSlots(const KvCacheOptions& options, uint32_t group) { return options.tiered ? options.slots[group] : 0; }
+
 uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group) {
   return IsKeptWhole(options.geometry.groups[group].kind) ? 0 : options.slots[group];
 }
@@ -144,6 +156,8 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
     for (Footprint& line : SlotPool::Footprints(pool)) lines.push_back(std::move(line));
     if (const uint32_t slots = ReuseSlots(options, g); slots > 0)
       lines.push_back({pool.name + " order", ReuseLists::FootprintBytes(slots)});
+    if (const uint32_t slots = StoreSlots(options, g); slots > 0)
+      lines.push_back({pool.name + " to store", ReuseLists::FootprintBytes(slots)});
   }
   lines.push_back({"prefix tree", PrefixTree::FootprintBytes(TreeOptions(options))});
   for (Footprint& line : EvictionOrder::Footprints(OrderOptions(options))) lines.push_back(std::move(line));

@@ -48,6 +48,16 @@ std::string_view Name(MissReason reason) {
       return "write_disabled";
     case MissReason::kStillBeingComputed:
       return "still_being_computed";
+    case MissReason::kChecksumFailed:
+      return "checksum_failed";
+    case MissReason::kRecordDamaged:
+      return "record_damaged";
+    case MissReason::kTierError:
+      return "tier_error";
+    case MissReason::kTierTimeout:
+      return "tier_timeout";
+    case MissReason::kTierSlowerThanRecompute:
+      return "tier_slower_than_recompute";
   }
   CHECK(false);
 }

@@ -13,7 +13,7 @@
 
 namespace reprise {
 
-enum class MissReason : uint8_t {  // SCHEMA 4, as far as memory alone can give them
+enum class MissReason : uint8_t {  // SCHEMA 4
   kNone,
   kNeverSeen,
   kTokensDiffer,
@@ -35,6 +35,11 @@ enum class MissReason : uint8_t {  // SCHEMA 4, as far as memory alone can give 
   kReadDisabled,
   kWriteDisabled,
   kStillBeingComputed,
+  kChecksumFailed,  // these: something was kept in a tier, and was not brought
+  kRecordDamaged,
+  kTierError,
+  kTierTimeout,
+  kTierSlowerThanRecompute,
 };
 std::string_view Name(MissReason reason);  // "tokens_differ"
 
@@ -43,10 +48,19 @@ struct PrefixMatch {
   MissReason reason = MissReason::kNone;  // why not one more
 };
 
+// What a tier gave of a prompt (DESIGN 7.3), or would give.
+struct TierReport {
+  uint32_t tokens = 0;  // of the match: brought, or found when nothing is run
+  double saved_ms = 0;  // what computing them was expected to take
+  double cost_ms = 0;   // what bringing them was expected to take
+  double load_ms = 0;   // what it took
+};
+
 enum class ReportView : uint8_t { kOwner, kOperator };
 
 struct PrefixReport {
   PrefixMatch match;
+  TierReport tier;
   Digest key;  // of the last whole block among match.tokens; of the namespace where there is none
   // How far the prompt is what the namespace has seen and not forgotten, usable or not: at least match.tokens.
   uint32_t fork = 0;

@@ -77,6 +77,16 @@ std::string DetailOf(std::span<const TokenId> prompt, const PrefixReport& report
       return "what began like this was asked with `cache.write`: false";
     case MissReason::kStillBeingComputed:
       return "another request is computing it at this moment";
+    case MissReason::kChecksumFailed:
+      return "what the cache directory holds of it is not what was written; it was computed instead";
+    case MissReason::kRecordDamaged:
+      return "its record in the cache directory is damaged; it was computed instead";
+    case MissReason::kTierError:
+      return "the cache directory could not be read; it was computed instead";
+    case MissReason::kTierTimeout:
+      return "reading it took longer than it was worth; it was computed instead";
+    case MissReason::kTierSlowerThanRecompute:
+      return "it is kept in the cache directory, and computing it is expected to be faster than reading it";
   }
   return "";
 }
