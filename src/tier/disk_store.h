@@ -2,6 +2,7 @@
 // from the segments' footers (or, where a footer is missing, from the records themselves up to a torn end). Byte by
 // byte in docs/format/segment.md.
 //
+//   DIR/version                  of the directory's format
 //   DIR/lock                     flock of the writing process
 //   DIR/segment-0000000000000001  records one after the other, a footer when full
 //   DIR/erased                   tenants that were purged: records before such a sequence number do not count
@@ -56,7 +57,8 @@ class DiskStore : public TierStore {
     double seconds = 0;
   };
   static absl::StatusOr<Opened> Open(const DiskStoreOptions& options, Ledger& ledger);
-  virtual ~DiskStore() = default;
+  // For tests: aborts unless index, segments and sums agree. O(blocks_max).
+  virtual void CheckIntegrity() const = 0;
 };
 
 // Checks everything under a directory, without a lock and without changing it: every header, key chain and checksum.
