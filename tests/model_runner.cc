@@ -103,4 +103,10 @@ void ModelRunner::FlipKeyBit(uint32_t sequence, GroupId group, uint32_t position
   value[bytes - 1] ^= std::byte{0x40};
 }
 
+std::span<const std::byte> ModelRunner::Slot(uint32_t sequence, GroupId group, uint32_t block) const {
+  const uint64_t slot_bytes = SlotBytes(model().geometry, group);
+  const SlotId slot = sequences_[sequence].slots[group.value()][block];
+  return {groups_[group.value()].base + slot.value() * slot_bytes, slot_bytes};
+}
+
 }  // namespace reprise

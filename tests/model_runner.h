@@ -64,6 +64,8 @@ class ModelRunner {
   void Rewind(uint32_t sequence, uint32_t length) { sequences_[sequence].length = length; }
   // Flips one bit of one K value of a computed position, in the first layer of `group`.
   void FlipKeyBit(uint32_t sequence, GroupId group, uint32_t position);
+  // The bytes of a block.
+  std::span<const std::byte> Slot(uint32_t sequence, GroupId group, uint32_t block) const;
 
   const ModelDescription& model() const { return model_.description(); }
   ForwardPass& forward() { return *forward_; }

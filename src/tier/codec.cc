@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/check.h"
 
@@ -20,10 +21,23 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
+// What shrinks is the distribution of exponents; strings that repeat are accidents, and looking for them costs time in
+// both directions and, since they cut the literals apart, size: for bf16 level 1 as it comes gives 1.46 and level
+// 3 1.43, this 1.48 in half of the time. Level 6: a tenth of the speed, 1 % smaller for f16.
+void SetParameters(ZSTD_CCtx* context) {
+  for (const auto& [parameter, value] :
+       {std::pair{ZSTD_c_compressionLevel, 1}, std::pair{ZSTD_c_minMatch, 7}, std::pair{ZSTD_c_hashLog, 6}})
+    CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, parameter, value)));
+}
+
 // Of a thread that encodes or decodes: making a context costs as much as a chunk.
 ZSTD_CCtx& Compressor() {
-  thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
-  CHECK(context != nullptr);
+  thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> context = [] {
+    std::unique_ptr<ZSTD_CCtx, FreeContext> made(ZSTD_createCCtx());
+    CHECK(made != nullptr);
+    SetParameters(made.get());
+    return made;
+  }();
   return *context;
 }
 ZSTD_DCtx& Decompressor() {
@@ -47,10 +61,10 @@ void Join(const std::byte* const planes[kPlanes], size_t elements, std::byte* ou
 
 // Appends the plane compressed; false, and `out` as it was, if that saves less than a 32nd of it: the time to decode it
 // would bring nothing.
-bool AppendCompressed(std::span<const std::byte> plane, int level, std::vector<std::byte>& out) {
+bool AppendCompressed(std::span<const std::byte> plane, std::vector<std::byte>& out) {
   const size_t begin = out.size(), most = plane.size() - plane.size() / 32;
   out.resize(begin + most);
-  const size_t got = ZSTD_compressCCtx(&Compressor(), out.data() + begin, most, plane.data(), plane.size(), level);
+  const size_t got = ZSTD_compress2(&Compressor(), out.data() + begin, most, plane.data(), plane.size());
   const bool smaller = !ZSTD_isError(got) && got < most;  // the error is that there is not so much room
   out.resize(smaller ? begin + got : begin);
   return smaller;
@@ -60,7 +74,7 @@ bool AppendCompressed(std::span<const std::byte> plane, int level, std::vector<s
 
 std::string_view Name(Codec codec) { return codec == Codec::kRaw ? "raw" : "planes"; }
 
-bool EncodePlanes(std::span<const std::byte> in, uint32_t element_bytes, int level, std::vector<std::byte>& out) {
+bool EncodePlanes(std::span<const std::byte> in, uint32_t element_bytes, std::vector<std::byte>& out) {
   CHECK(element_bytes == 2 || element_bytes == 4);
   CHECK_EQ(in.size() % element_bytes, 0u);
   thread_local std::vector<std::byte> planes;
@@ -74,7 +88,7 @@ bool EncodePlanes(std::span<const std::byte> in, uint32_t element_bytes, int lev
     for (uint32_t p = 0; p < element_bytes; ++p) {
       const std::span plane = std::span(planes).subspan(p * elements, elements);
       const size_t plane_at = out.size();
-      if (!AppendCompressed(plane, level, out)) out.insert(out.end(), plane.begin(), plane.end());
+      if (!AppendCompressed(plane, out)) out.insert(out.end(), plane.begin(), plane.end());
       const uint32_t length = static_cast<uint32_t>(out.size() - plane_at);
       std::memcpy(out.data() + lengths_at + p * sizeof(length), &length, sizeof(length));
     }

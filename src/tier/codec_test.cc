@@ -32,23 +32,22 @@ std::vector<std::byte> Noise(size_t bytes, uint32_t seed) {
 TEST(Planes, GiveBackWhatWasEncoded) {
   std::vector<std::byte> scratch;
   for (uint32_t element_bytes : {2u, 4u})
-    for (size_t elements : {size_t{1000}, size_t{4097}, size_t{128 << 10}, size_t{(128 << 10) + 1}, size_t{400'000}})
-      for (int level : {-5, 1, 3}) {
-        const std::vector<std::byte> in = Values(elements, element_bytes, static_cast<uint32_t>(elements));
-        std::vector<std::byte> encoded = {std::byte{42}};  // what is there stays
-        ASSERT_TRUE(EncodePlanes(in, element_bytes, level, encoded)) << elements;
-        ASSERT_LT(encoded.size(), in.size());
-        ASSERT_EQ(encoded[0], std::byte{42});
-        std::vector<std::byte> out(in.size());
-        ASSERT_TRUE(DecodePlanes(std::span(encoded).subspan(1), element_bytes, out, scratch));
-        ASSERT_TRUE(out == in);
-      }
+    for (size_t elements : {size_t{1000}, size_t{4097}, size_t{128 << 10}, size_t{(128 << 10) + 1}, size_t{400'000}}) {
+      const std::vector<std::byte> in = Values(elements, element_bytes, static_cast<uint32_t>(elements));
+      std::vector<std::byte> encoded = {std::byte{42}};  // what is there stays
+      ASSERT_TRUE(EncodePlanes(in, element_bytes, encoded)) << elements;
+      ASSERT_LT(encoded.size(), in.size());
+      ASSERT_EQ(encoded[0], std::byte{42});
+      std::vector<std::byte> out(in.size());
+      ASSERT_TRUE(DecodePlanes(std::span(encoded).subspan(1), element_bytes, out, scratch));
+      ASSERT_TRUE(out == in);
+    }
 }
 
 TEST(Planes, RefuseWhatDoesNotShrink) {
   for (size_t bytes : {size_t{0}, size_t{2}, size_t{1 << 20}}) {
     std::vector<std::byte> encoded = {std::byte{42}};
-    EXPECT_FALSE(EncodePlanes(Noise(bytes, 1), 2, 1, encoded));
+    EXPECT_FALSE(EncodePlanes(Noise(bytes, 1), 2, encoded));
     EXPECT_EQ(encoded.size(), 1u);
   }
 }
@@ -56,7 +55,7 @@ TEST(Planes, RefuseWhatDoesNotShrink) {
 TEST(Planes, AreDecodedToTheirSizeOrNotAtAll) {
   const std::vector<std::byte> in = Values(5000, 2, 3);
   std::vector<std::byte> encoded, out(in.size()), scratch;
-  ASSERT_TRUE(EncodePlanes(in, 2, 1, encoded));
+  ASSERT_TRUE(EncodePlanes(in, 2, encoded));
   for (size_t length = 0; length < encoded.size(); ++length)
     ASSERT_FALSE(DecodePlanes(std::span(encoded).first(length), 2, out, scratch)) << length;
   for (size_t size : {size_t{0}, in.size() - 2, in.size() - 1, in.size() + 1, in.size() + 2, size_t{1 << 20}}) {
@@ -70,7 +69,7 @@ TEST(Planes, AreDecodedToTheirSizeOrNotAtAll) {
 TEST(Planes, SurviveAnyBytes) {
   const std::vector<std::byte> in = Values(3000, 2, 4);
   std::vector<std::byte> encoded, out(in.size()), scratch;
-  ASSERT_TRUE(EncodePlanes(in, 2, 1, encoded));
+  ASSERT_TRUE(EncodePlanes(in, 2, encoded));
   for (size_t at = 0; at < encoded.size(); ++at)
     for (int bit : {0, 7}) {
       encoded[at] ^= std::byte{1} << bit;

@@ -38,7 +38,7 @@ struct DiskStoreOptions {
   uint64_t bytes_max = 0;                 // the cap, of everything under `directory`
   uint64_t segment_bytes = 256ull << 20;  // about; at most an eighth of bytes_max
   uint32_t blocks_max = 1 << 17;          // blocks and tails that the index holds; of more the least used give way
-  CodecOptions codec;
+  Codec codec = Codec::kRaw;
   FileSystem* files = nullptr;                // null: RealFileSystem()
   std::function<uint64_t()> now_s = nullptr;  // wall clock, for what is written; null: the system's. May jump.
 };

@@ -351,7 +351,7 @@ void WriteHeader(const RecordHeader& header, std::vector<std::byte>& out) {
 
 }  // namespace
 
-void EncodeRecord(const TierRecord& record, const RecordShape& shape, uint64_t sequence, const CodecOptions& codec,
+void EncodeRecord(const TierRecord& record, const RecordShape& shape, uint64_t sequence, Codec codec,
                   EncodedRecord& out) {
   CheckRecord(record, shape);
   RecordHeader& header = out.decoded;
@@ -362,7 +362,7 @@ void EncodeRecord(const TierRecord& record, const RecordShape& shape, uint64_t s
   const uint32_t plane_bytes = PlaneBytes(shape);
   for (std::span<const std::byte> payload : record.payloads) {
     const size_t before = out.packed.size();
-    const bool packed = codec.codec == Codec::kPlanes && EncodePlanes(payload, plane_bytes, codec.level, out.packed);
+    const bool packed = codec == Codec::kPlanes && EncodePlanes(payload, plane_bytes, out.packed);
     header.payloads.push_back({header.record_bytes, packed ? out.packed.size() - before : payload.size(), 0,
                                packed ? Codec::kPlanes : Codec::kRaw});
     header.record_bytes += header.payloads.back().kept_bytes();

@@ -91,7 +91,7 @@ struct EncodedRecord {
 
 // `codec` is what is wished; a payload that it does not make smaller is kept raw. REQUIRES: the record is one
 // (tier_store.h), at most kRecordBlocksMax blocks.
-void EncodeRecord(const TierRecord& record, const RecordShape& shape, uint64_t sequence, const CodecOptions& codec,
+void EncodeRecord(const TierRecord& record, const RecordShape& shape, uint64_t sequence, Codec codec,
                   EncodedRecord& out);
 
 // The length of the header that begins with these kRecordPrefixBytes, at most kRecordHeaderBytesMax.

@@ -75,7 +75,7 @@ std::vector<std::byte> Joined(const EncodedRecord& record) {
   return out;
 }
 
-std::vector<std::byte> Encoded(const Source& source, uint64_t sequence = 7, CodecOptions codec = {}) {
+std::vector<std::byte> Encoded(const Source& source, uint64_t sequence = 7, Codec codec = Codec::kRaw) {
   EncodedRecord out;
   EncodeRecord(source.record(), source.shape(), sequence, codec, out);
   return Joined(out);
@@ -122,7 +122,7 @@ TEST(Record, SaysWhatWasPutIn) {
     Source source(blocks, blocks == 0 ? 3 : 0);
     source.name_space.tags[9] = Sha256::Of("salt");
     EncodedRecord encoded;
-    EncodeRecord(source.record(), source.shape(), 99, {}, encoded);
+    EncodeRecord(source.record(), source.shape(), 99, Codec::kRaw, encoded);
     const std::vector<std::byte> bytes = Joined(encoded);
     ASSERT_EQ(*RecordHeaderBytes(std::span(bytes).first(kRecordPrefixBytes)), encoded.decoded.header_bytes);
     const auto header = DecodeRecordHeader(bytes);
@@ -169,7 +169,7 @@ TEST(Record, PayloadsThatShrinkAreKeptSmallAndTheOthersRaw) {
   source.Fill(3);
   std::mt19937 random(5);
   for (std::byte& byte : source.bytes[1]) byte = static_cast<std::byte>(random());
-  const std::vector<std::byte> bytes = Encoded(source, 1, {.codec = Codec::kPlanes, .level = 1});
+  const std::vector<std::byte> bytes = Encoded(source, 1, Codec::kPlanes);
   const auto header = DecodeRecordHeader(bytes);
   ASSERT_TRUE(header.ok()) << header.status();
   EXPECT_EQ(header->payloads[0].codec, Codec::kPlanes);
@@ -199,7 +199,7 @@ TEST(Record, BuffersAreUsedAgain) {
   EncodedRecord out;
   for (uint32_t blocks : {3u, 1u, 2u}) {
     const Source source(blocks);
-    EncodeRecord(source.record(), source.shape(), 7, {}, out);
+    EncodeRecord(source.record(), source.shape(), 7, Codec::kRaw, out);
     EXPECT_EQ(Joined(out), Encoded(source));
   }
 }
@@ -210,7 +210,7 @@ TEST(Record, EveryFlippedBitIsFound) {
   source.geometry.groups[0].key_dim = 0;  // slots of 96 bytes: 32 bytes of padding after each
   source.Fill(2);
   for (const std::vector<std::byte>& original :
-       {Encoded(source), Encoded(Source(0, 2)), Encoded(Source(1), 1, {.codec = Codec::kPlanes})}) {
+       {Encoded(source), Encoded(Source(0, 2)), Encoded(Source(1), 1, Codec::kPlanes)}) {
     ASSERT_TRUE(ReadAll(original).ok());
     std::vector<std::byte> bytes = original;
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
