@@ -148,6 +148,7 @@ KvCache::Purged KvCache::Purge(std::string_view tenant) { return impl_->Purge(te
 
 std::span<const KvGroupView> KvCache::group_views() const { return impl_->views; }
 const ComputationIdentity& KvCache::identity() const { return impl_->options.identity; }
+Tier* KvCache::tier() const { return impl_->options.tier; }
 const Geometry& KvCache::geometry() const { return impl_->options.geometry; }
 
 KvCache::Stats KvCache::stats() const {

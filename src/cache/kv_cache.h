@@ -196,6 +196,7 @@ class KvCache {
   std::span<const KvGroupView> group_views() const;
   const Geometry& geometry() const;
   const ComputationIdentity& identity() const;
+  Tier* tier() const;  // of the options
 
   struct GroupStats {
     GroupKind kind = GroupKind::kFull;

@@ -21,6 +21,7 @@
 #include "cache/kv_cache.h"
 #include "engine/generation.h"
 #include "model/executor.h"
+#include "tier/tier.h"
 
 namespace reprise {
 
@@ -82,9 +83,14 @@ class EngineInterface {
     ReportView view = ReportView::kOwner;
   };
   virtual bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) = 0;
-  // Forgets everything of a tenant; the same for `done`.
-  virtual bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) = 0;
+  // Forgets everything of a tenant, in memory and in the tier; `done` is called once, on any thread, when that lasts.
+  struct Purged {
+    KvCache::Purged memory;
+    std::optional<absl::StatusOr<TierErased>> tier;  // absent without one
+  };
+  virtual bool Purge(std::string tenant, std::function<void(Purged)> done) = 0;
   virtual KvCache::Stats cache_stats() const = 0;
+  virtual std::optional<TierStats> tier_stats() const { return std::nullopt; }
 
   // Stops taking requests, lets running ones finish until `deadline_ms`, then cancels them.
   virtual void Drain(uint32_t deadline_ms) = 0;

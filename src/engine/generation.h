@@ -64,7 +64,8 @@ struct Timings {
   double queue_ms = 0, lookup_ms = 0, load_ms = 0, load_exposed_ms = 0;
   double prefill_ms = 0, first_token_ms = 0, decode_ms = 0;
   uint32_t prompt_n = 0, computed_n = 0, predicted_n = 0;
-  uint32_t cached_pool = 0;
+  uint32_t cached_pool = 0, cached_disk = 0;
+  uint32_t cached() const { return cached_pool + cached_disk; }
 };
 
 // Text and tokens since the last event: a token comes with the last of its bytes that the text shows, so none that

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "env/machine.h"
+#include "prefix/namespace.h"
+#include "tier/threaded_tier.h"
 
 namespace reprise {
 namespace {
@@ -48,7 +50,29 @@ KvCacheOptions CacheFor(const ModelDescription& model, const LocalEngineOptions&
   cache.context_max = context;
   cache.in_flight_max = options.step_rows_max;
   cache.shuffle_seed = options.shuffle_seed;
+  cache.tiered = !options.disk.directory.empty();
+  cache.tier_readers = ThreadedTierOptions().readers;
   return cache;
+}
+
+DiskStoreOptions DiskFor(const Geometry& geometry, const DiskTierOptions& options) {
+  // As many blocks as fit, if all were of the smallest group; the index takes a few hundred bytes for each.
+  constexpr uint64_t kBlocksMin = 1 << 10, kBlocksMax = 1 << 18;
+  uint64_t slot_bytes = UINT64_MAX;
+  for (uint32_t g = 0; g < geometry.groups.size(); ++g)
+    slot_bytes = std::min(slot_bytes, SlotBytes(geometry, GroupId(g)));
+  return {.directory = options.directory,
+          .geometry = geometry,
+          .bytes_max = options.bytes_max,
+          .blocks_max = static_cast<uint32_t>(std::clamp(options.bytes_max / slot_bytes, kBlocksMin, kBlocksMax)),
+          .codec = options.codec};
+}
+
+ThreadedTierOptions ThreadsFor(const Geometry& geometry, const DiskTierOptions& options) {
+  ThreadedTierOptions threads{.log = options.log};
+  for (uint32_t g = 0; g < geometry.groups.size(); ++g)
+    threads.slot_bytes_max = std::max(threads.slot_bytes_max, SlotBytes(geometry, GroupId(g)));
+  return threads;
 }
 
 // Everything but the KV cache, for a context.
@@ -57,6 +81,10 @@ std::vector<Footprint> FixedLines(const ModelDescription& model, const LocalEngi
   lines.push_back({"tokenizer", Tokenizer::EstimateBytes(model.path)});
   Append(lines, ForwardPass::Footprints(model, ForwardFor(options, context)));
   Append(lines, TextEngine::Footprints(SchedulerFor(options, context), model.vocab_size));
+  if (!options.disk.directory.empty()) {
+    lines.push_back(DiskStore::FootprintOf(DiskFor(model.geometry, options.disk)));
+    Append(lines, ThreadedTierFootprints("disk", ThreadsFor(model.geometry, options.disk)));
+  }
   if (options.other_bytes > 0) lines.push_back({"server", options.other_bytes});
   lines.push_back({"runtime", LocalEngine::kRuntimeBytes});
   return lines;
@@ -111,6 +139,7 @@ absl::StatusOr<MemoryPlan> LocalEngine::Plan(const ModelDescription& model, cons
   }
   if (!plan.ok()) return DoesNotFit(model, options, memory, context, plan.status());
   plan->context_from = context_from;
+  if (!options.disk.directory.empty()) plan->disk_bytes = options.disk.bytes_max;
   plan->memory_from = options.memory_bytes > 0                              ? "--memory"
                       : memory == machine.memory_available_bytes / 100 * 90 ? "90 % of what is free now"
                       : machine.memory_limit_bytes > 0 && machine.memory_limit_bytes < machine.memory_total_bytes
@@ -158,6 +187,8 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngine
   cache_options.identity = local->weights_->identity();
   cache_options.identity.numerics += local->battery_.numerics;
   cache_options.slots = local->plan_.slots;
+  local->OpenDisk(options.disk, cache_options, ledger);
+  cache_options.tier = local->tier_.get();
   auto cache = std::make_unique<KvCache>(cache_options, ledger);
   local->forward_ =
       std::make_unique<ForwardPass>(description, *local->weights_, ForwardFor(options, local->plan_.context),
@@ -165,6 +196,26 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngine
   local->engine_ = std::make_unique<TextEngine>(SchedulerFor(options, local->plan_.context), std::move(cache),
                                                 *local->forward_, *local->tokenizer_, ledger);
   return local;
+}
+
+// Without the disk everything is served all the same: what is wrong with it is said, not returned.
+void LocalEngine::OpenDisk(const DiskTierOptions& options, const KvCacheOptions& cache, Ledger& ledger) {
+  if (options.directory.empty()) return;
+  const NamespaceDigests digests = DeriveNamespace(cache.identity, cache.geometry, {});
+  Sha256 name;
+  name.Update(std::as_bytes(std::span(digests.tag(NamespaceTag::kModel)->bytes)));
+  name.Update(std::as_bytes(std::span(digests.tag(NamespaceTag::kGeometry)->bytes)));
+  disk_.directory = absl::StrCat(options.directory, "/", name.Finish().Hex().substr(0, 16));
+  DiskStoreOptions store = DiskFor(cache.geometry, options);
+  store.directory = disk_.directory;
+  absl::StatusOr<DiskStore::Opened> opened = DiskStore::Open(store, ledger);
+  if (!opened.ok()) {
+    disk_.error = std::string(opened.status().message());
+    return;
+  }
+  disk_.read_only = opened->read_only;
+  tier_ = MakeThreadedTier(ThreadsFor(cache.geometry, options), std::move(opened->store), ledger);
+  disk_.opened = std::move(*opened);
 }
 
 LocalEngine::~LocalEngine() = default;

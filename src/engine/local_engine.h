@@ -26,10 +26,20 @@
 #include "model/description.h"
 #include "model/forward.h"
 #include "model/weights.h"
+#include "tier/disk_store.h"
+#include "tier/tier.h"
 #include "token/chat_template.h"
 #include "token/tokenizer.h"
 
 namespace reprise {
+
+// The disk tier (DESIGN 8).
+struct DiskTierOptions {
+  std::string directory;   // of all models; each has one of its own in it. Empty: no disk tier
+  uint64_t bytes_max = 0;  // cap of this model's directory
+  CodecOptions codec;
+  std::function<void(const std::string&)> log;  // once when it stops working, and when it works again; any thread
+};
 
 struct LocalEngineOptions {
   std::string model_path;
@@ -47,6 +57,7 @@ struct LocalEngineOptions {
   uint64_t other_bytes = 0;   // what the caller takes besides (the server's buffers)
   uint64_t shuffle_seed = 0;  // see KvCacheOptions
   std::string chat_template;  // text to use instead of the model's; empty: the model's
+  DiskTierOptions disk;
 };
 
 // The sum, line by line, and every limit with what set it.
@@ -58,6 +69,7 @@ struct MemoryPlan {
   std::string context_from;     // "--context", "the model", "the memory"
   std::vector<uint32_t> slots;  // [groups]
   uint64_t pool_tokens = 0;     // that the full group holds
+  uint64_t disk_bytes = 0;      // cap of the disk tier; 0: none
   uint64_t total_bytes() const;
 };
 
@@ -81,10 +93,19 @@ class LocalEngine {
   const Ledger& ledger() const { return *ledger_; }
   const BatteryReport& battery() const { return battery_; }
   Isa isa() const { return isa_; }
+  // What became of the disk tier at the start.
+  struct DiskStatus {
+    std::string directory;     // of this model; empty: there is none
+    bool read_only = false;    // another process writes to it
+    std::string error;         // why there is none although it was asked for
+    DiskStore::Opened opened;  // without the store
+  };
+  const DiskStatus& disk() const { return disk_; }
   uint32_t threads() const { return pool_->threads(); }
 
  private:
   LocalEngine() = default;
+  void OpenDisk(const DiskTierOptions& options, const KvCacheOptions& cache, Ledger& ledger);
 
   MemoryPlan plan_;
   Isa isa_ = Isa::kPortable;
@@ -96,6 +117,8 @@ class LocalEngine {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;
   std::unique_ptr<ForwardPass> forward_;
+  DiskStatus disk_;
+  std::unique_ptr<Tier> tier_;
   std::unique_ptr<TextEngine> engine_;  // owns the cache; last in, first out
 };
 

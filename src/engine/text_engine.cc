@@ -13,6 +13,12 @@ namespace {
 
 // Draws that the grammar may refuse before all of the vocabulary is held against it.
 constexpr uint32_t kAttemptsMax = 8;
+// How often a tier's deadlines are looked at while nothing else is to be done.
+constexpr auto kTierDeadlines = std::chrono::milliseconds(2);
+// A pause of half a millisecond between two steps of running replies, at 8 GB/s.
+constexpr uint64_t kStoreBytesWhileDecoding = 4 << 20;
+// What an engine that ends takes to store what waits, even without a deadline to drain by.
+constexpr auto kSaveAtLeast = std::chrono::seconds(2);
 
 bool Penalizes(const SamplingParameters& sampling) {
   return sampling.repeat_penalty != 1 || sampling.frequency_penalty != 0 || sampling.presence_penalty != 0;
@@ -45,6 +51,14 @@ TextEngine::TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache>
     if (tokenizer.IsEndOfGeneration(TokenId(static_cast<int32_t>(token))))
       end_tokens_.push_back(TokenId(static_cast<int32_t>(token)));
   cache_stats_ = cache_->stats();
+  if (cache_->tier() != nullptr)
+    cache_->tier()->SetWake([this] {
+      {
+        const std::lock_guard lock(mutex_);
+        tier_news_ = true;
+      }
+      wake_.notify_one();
+    });
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -55,6 +69,7 @@ TextEngine::~TextEngine() {
   }
   wake_.notify_one();
   thread_.join();
+  if (cache_->tier() != nullptr) cache_->tier()->SetWake(nullptr);
 }
 
 std::optional<RequestError> TextEngine::CheckBias(const GenerationRequest& request) const {
@@ -199,11 +214,20 @@ bool TextEngine::Explain(ExplainRequest request, std::function<void(PrefixReport
   });
 }
 
-bool TextEngine::Purge(std::string tenant, std::function<void(KvCache::Purged)> done) {
+bool TextEngine::Purge(std::string tenant, std::function<void(Purged)> done) {
   return Post([this, tenant = std::move(tenant), done = std::move(done)] {
-    done(cache_->Purge(tenant));
+    const KvCache::Purged memory = cache_->Purge(tenant);
     requests_changed_ = true;
+    if (cache_->tier() == nullptr) return done({.memory = memory});
+    const std::optional<Digest> tag = cache_->Namespace({.tenant = tenant}).tag(NamespaceTag::kTenant);
+    cache_->tier()->Erase(*tag, [memory, done](absl::StatusOr<TierErased> erased) {
+      done({.memory = memory, .tier = std::move(erased)});
+    });
   });
+}
+
+std::optional<TierStats> TextEngine::tier_stats() const {
+  return cache_->tier() == nullptr ? std::nullopt : std::optional(cache_->tier()->stats());
 }
 
 // When so many prompt tokens will have been computed, by the speed of late.
@@ -230,6 +254,7 @@ KvCache::Stats TextEngine::cache_stats() const {
 void TextEngine::Drain(uint32_t deadline_ms) {
   std::unique_lock lock(mutex_);
   draining_ = true;
+  save_until_ = Clock::now() + std::chrono::milliseconds(deadline_ms);
   ended_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return live_requests_ == 0; });
   stop_ = true;
   wake_.notify_one();
@@ -243,12 +268,21 @@ void TextEngine::Loop() {
     RunTask();
     ExpireWaiting();
     Step();
+    if (scheduler_.idle()) PollTier();  // the last request's end
     Publish();
   }
   while (RunTask()) {  // each was promised an answer
   }
   while (!requests_.empty()) End(requests_.begin()->first, {.finish = FinishReason::kCancelled});
   Publish();
+  if (cache_->tier() != nullptr) {
+    Clock::time_point until = Clock::now() + kSaveAtLeast;
+    {
+      const std::lock_guard lock(mutex_);
+      until = std::max(until, save_until_);
+    }
+    SaveToTier(until);
+  }
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -261,7 +295,14 @@ bool TextEngine::TakeCommands() {
   std::vector<Command> commands;
   {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return stop_ || !commands_.empty() || !tasks_.empty() || !scheduler_.idle(); });
+    const auto ready = [&] {
+      return stop_ || tier_news_ || !commands_.empty() || !tasks_.empty() || (!scheduler_.idle() && !waits_for_tier_);
+    };
+    if (waits_for_tier_)
+      wake_.wait_for(lock, kTierDeadlines, ready);
+    else
+      wake_.wait(lock, ready);
+    tier_news_ = false;
     commands.swap(commands_);
     if (stop_) {
       lock.unlock();
@@ -328,11 +369,39 @@ void TextEngine::ExpireWaiting() {
   }
 }
 
+void TextEngine::PollTier() {
+  if (cache_->tier() == nullptr) return;
+  // Copies between two tokens of a reply make a pause; at the end of a prompt they do not show.
+  cache_->Poll(decoding_ ? kStoreBytesWhileDecoding : UINT64_MAX);
+}
+
+// All that waits to be stored is, and lasts, if that is done by then.
+void TextEngine::SaveToTier(Clock::time_point deadline) {
+  while (cache_->Poll(UINT64_MAX) && Clock::now() < deadline) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, kTierDeadlines, [&] { return tier_news_; });
+    tier_news_ = false;
+  }
+  (void)cache_->tier()->Flush(deadline);  // what did not last is a miss next time
+}
+
 void TextEngine::MeasurePrefill(Clock::duration duration) {
   constexpr double kKept = 0.95;
-  uint32_t rows = 0;
-  for (const Scheduler::StepSlice& slice : scheduler_.step()) rows += slice.prompt ? slice.rows : 0;
+  uint32_t rows = 0, decodes = 0;
+  double positions = 0;
+  for (size_t i = 0; i < scheduler_.step().size(); ++i) {
+    const Scheduler::StepSlice& slice = scheduler_.step()[i];
+    if (!slice.prompt) {
+      ++decodes;
+      continue;
+    }
+    rows += slice.rows;
+    positions += slice.rows * (scheduler_.batch().slices[i].first_position + (slice.rows - 1) / 2.0);
+  }
+  decoding_ = decodes > 0;
+  scheduler_.Computed(duration);
   if (rows == 0) return;
+  if (decodes == 0) cache_->ObservePrefill(rows, positions, Milliseconds(duration) / 1000);
   const std::lock_guard lock(mutex_);
   prefill_rows_ = prefill_rows_ * kKept + rows;
   prefill_seconds_ = prefill_seconds_ * kKept + Milliseconds(duration) / 1000;
@@ -340,7 +409,9 @@ void TextEngine::MeasurePrefill(Clock::duration duration) {
 
 void TextEngine::Step() {
   cache_->SetTime(static_cast<uint64_t>(Milliseconds(Clock::now().time_since_epoch())));
+  PollTier();
   const bool work = scheduler_.Plan();
+  waits_for_tier_ = !work && scheduler_.fetching();
   for (SequenceId id : scheduler_.refused()) {
     const Request& request = *requests_.at(id);
     Fail(id,
@@ -351,7 +422,10 @@ void TextEngine::Step() {
                                   " tokens, more than the KV pool holds; lower max_tokens or start with more --memory"),
           .got = double(request.tokens_max)});
   }
-  if (!work) return;
+  if (!work) {
+    decoding_ = false;
+    return;
+  }
   const auto step = scheduler_.step();
   for (const Scheduler::StepSlice& slice : step)
     if (slice.first) requests_.at(slice.id)->first_slice = Clock::now();
@@ -433,7 +507,12 @@ void TextEngine::TakeFirstTimings(SequenceId id, Request& request) {
   timings.prefill_ms = Milliseconds(request.first_token - request.first_slice);
   timings.first_token_ms = Milliseconds(request.first_token - request.submitted);
   timings.prompt_n = request.prompt_n;
-  timings.cached_pool = info.cached_tokens;
+  if (info.report) {
+    timings.cached_disk = info.report->tier.tokens;
+    timings.load_ms = info.report->tier.load_ms;
+    timings.load_exposed_ms = Milliseconds(info.load_exposed);
+  }
+  timings.cached_pool = info.cached_tokens - timings.cached_disk;
   timings.computed_n = request.prompt_n - info.cached_tokens;
   request.prefix = info.report;
 }

@@ -47,8 +47,9 @@ class TextEngine : public EngineInterface {
 
   const Identity& identity() const override { return identity_; }
   bool Explain(ExplainRequest request, std::function<void(PrefixReport)> done) override;
-  bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) override;
+  bool Purge(std::string tenant, std::function<void(Purged)> done) override;
   KvCache::Stats cache_stats() const override;
+  std::optional<TierStats> tier_stats() const override;
   // Checks every invariant after every step from now on. For tests.
   void CheckEveryStep() { check_every_step_ = true; }
 
@@ -98,6 +99,8 @@ class TextEngine : public EngineInterface {
   void Step();
   void Progress(const Scheduler::StepSlice& slice);
   void ExpireWaiting();
+  void PollTier();
+  void SaveToTier(Clock::time_point deadline);
   void MeasurePrefill(Clock::duration duration);
   uint32_t RetryAfter(uint64_t tokens) const;  // REQUIRES: mutex_ is held
   void Sample(SequenceId id, std::span<const float> logits);
@@ -122,6 +125,8 @@ class TextEngine : public EngineInterface {
   std::vector<TokenId> end_tokens_;  // banned while ignore_eos
   std::atomic<bool> check_every_step_ = false;
   bool requests_changed_ = false;  // since the last Publish; engine thread
+  bool waits_for_tier_ = false;    // nothing can be computed until it gave an answer; engine thread
+  bool decoding_ = false;          // in the last step; engine thread
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;             // commands arrived, or stop
@@ -132,9 +137,11 @@ class TextEngine : public EngineInterface {
   uint64_t queued_tokens_ = 0;               // guarded by mutex_
   uint32_t live_requests_ = 0;               // submitted, not ended; guarded by mutex_
   bool draining_ = false;                    // guarded by mutex_
-  bool stop_ = false;                        // guarded by mutex_
-  bool stopped_ = false;                     // the thread's work is done; guarded by mutex_
-  uint64_t next_id_ = 1;                     // guarded by mutex_
+  bool tier_news_ = false;                   // something was read, or there is room to store; guarded by mutex_
+  Clock::time_point save_until_{};  // when ending: what is not in the tier by then is lost to it; guarded by mutex_
+  bool stop_ = false;               // guarded by mutex_
+  bool stopped_ = false;            // the thread's work is done; guarded by mutex_
+  uint64_t next_id_ = 1;            // guarded by mutex_
   // Prompt rows of late steps and the time those took, each step counting for less with every one that follows.
   double prefill_rows_ = 0;        // guarded by mutex_
   double prefill_seconds_ = 0;     // guarded by mutex_

@@ -339,12 +339,12 @@ TEST_F(TextEngineTest, ReceiptsAndExplainSayWhatTheCacheHad) {
   ASSERT_TRUE(engine_->Explain({.prompt = prompt, .scope = request.scope},
                                [&](PrefixReport report) { explained.set_value(report); }));
   EXPECT_EQ(explained.get_future().get().match.tokens, 99u) << "by now it is all there";
-  std::promise<KvCache::Purged> purged;
-  ASSERT_TRUE(engine_->Purge("test", [&](KvCache::Purged all) { purged.set_value(all); }));
-  EXPECT_GT(purged.get_future().get().blocks, 0u);
+  std::promise<EngineInterface::Purged> purged;
+  ASSERT_TRUE(engine_->Purge("test", [&](EngineInterface::Purged all) { purged.set_value(std::move(all)); }));
+  EXPECT_GT(purged.get_future().get().memory.blocks, 0u);
   EXPECT_EQ(Run(request).last.timings.cached_pool, 0u);
   engine_->Drain(1000);
-  EXPECT_FALSE(engine_->Purge("test", [](KvCache::Purged) { FAIL(); }));
+  EXPECT_FALSE(engine_->Purge("test", [](EngineInterface::Purged) { FAIL(); }));
 }
 
 TEST_F(TextEngineTest, DrainLetsRunningRequestsFinishAndRefusesNewOnes) {

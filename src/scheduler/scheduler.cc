@@ -1,10 +1,23 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace reprise {
+namespace {
+
+// What was in a tier, and why it did not come.
+bool IsOfTier(MissReason reason) { return reason >= MissReason::kChecksumFailed; }
+
+Scheduler::Clock::duration LoadExposed(const TierReport& tier, Scheduler::Clock::duration overlapped) {
+  const auto load =
+      std::chrono::duration_cast<Scheduler::Clock::duration>(std::chrono::duration<double, std::milli>(tier.load_ms));
+  return load - std::min(load, overlapped);
+}
+
+}  // namespace
 
 // The token arrays: waiting prompts, and running sequences at their longest.
 Footprint Scheduler::FootprintOf(const SchedulerOptions& options) {
@@ -65,8 +78,11 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
   const uint32_t block_tokens = cache_.geometry().block_tokens;
   const uint32_t have = follower.kv.length();
   for (const auto& leader : running_) {
-    if (leader.get() == &follower || !leader->started || leader->prompt_done()) continue;
-    if (!leader->request.cache_write || leader->request.name_space.id != follower.request.name_space.id) continue;
+    if (leader.get() == &follower || leader->prompt_done()) continue;
+    if (!leader->started && !leader->kv.fetching()) continue;
+    if ((!leader->request.cache_write && !leader->kv.fetching()) ||
+        leader->request.name_space.id != follower.request.name_space.id)
+      continue;
     const uint32_t limit = std::min(follower.prompt_tokens - 1, leader->prompt_tokens);
     uint32_t common = 0;
     while (common < limit && follower.tokens[common] == leader->tokens[common]) ++common;
@@ -81,7 +97,7 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
 void Scheduler::Report(Sequence& sequence) {
   const PrefixMatch held = sequence.kv.match();
   if (!sequence.request.report) {
-    sequence.report = {.match = held, .fork = held.tokens};
+    sequence.report = {.match = held, .tier = sequence.kv.tier(), .fork = held.tokens};
     return;
   }
   PrefixReport report = cache_.Explain(sequence.request.name_space, sequence.tokens);
@@ -91,6 +107,8 @@ void Scheduler::Report(Sequence& sequence) {
     report.cached_token.reset();
     report.cached_beyond = 0;
   }
+  if (report.match.tokens == held.tokens && IsOfTier(held.reason)) report.match.reason = held.reason;
+  report.tier = sequence.kv.tier();
   sequence.report = report;
 }
 
@@ -111,6 +129,16 @@ void Scheduler::AddSlice(Sequence& sequence, uint32_t rows) {
                            .adapters = sequence.request.adapters});
 }
 
+// The last look for a longer prefix, in the pool and then in a tier. False: it waits, for another one or for the tier.
+bool Scheduler::LooksAgain(Sequence& sequence) {
+  const Clock::time_point start = Clock::now();
+  if (sequence.request.cache_read) sequence.kv.Rematch();
+  const bool waits =
+      WaitsForLeader(sequence) || (!std::exchange(sequence.asked_tier, true) && sequence.kv.BeginFetch());
+  sequence.lookup += Clock::now() - start;
+  return !waits;
+}
+
 bool Scheduler::Plan() {
   AdmitWaiting();
   step_.clear();
@@ -126,10 +154,7 @@ bool Scheduler::Plan() {
     if (budget == 0) break;
     if (sequence->prompt_done()) continue;
     if (!sequence->started) {
-      const Clock::time_point start = Clock::now();
-      if (sequence->request.cache_read) sequence->kv.Rematch();
-      sequence->lookup += Clock::now() - start;
-      if (WaitsForLeader(*sequence)) continue;
+      if (sequence->kv.fetching() || !LooksAgain(*sequence)) continue;
       sequence->cached_tokens = sequence->kv.length();
       Report(*sequence);
     }
@@ -138,6 +163,15 @@ bool Scheduler::Plan() {
     budget -= rows;
   }
   return !step_.empty();
+}
+
+void Scheduler::Computed(Clock::duration duration) {
+  for (const auto& sequence : running_)
+    if (sequence->kv.fetching()) sequence->overlapped += duration;
+}
+
+bool Scheduler::fetching() const {
+  return std::any_of(running_.begin(), running_.end(), [](const auto& sequence) { return sequence->kv.fetching(); });
 }
 
 void Scheduler::Commit(size_t index) {
@@ -182,6 +216,7 @@ Scheduler::SequenceInfo Scheduler::info(SequenceId id) const {
           .prompt_done = std::min(sequence->kv.length(), sequence->prompt_tokens),
           .admitted = sequence->admitted,
           .lookup = sequence->lookup,
+          .load_exposed = LoadExposed(sequence->kv.tier(), sequence->overlapped),
           .report = sequence->report};
 }
 

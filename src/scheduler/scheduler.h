@@ -5,6 +5,9 @@
 // A prompt is computed once: a sequence that has not started looks again for a longer prefix before its
 // first slice, and waits while another one is computing blocks that it needs.
 //
+// What a tier has of a prompt is brought while other sequences compute; a sequence whose fetch is going on has no
+// slice.
+//
 // A step: Plan -> the executor runs batch() -> Commit or Drop every slice -> Append the sampled tokens.
 //
 // Ownership: owns the sequences and their cache handles; uses the cache, which must outlive it.
@@ -74,6 +77,11 @@ class Scheduler {
   Batch batch() const { return {batch_slices_}; }
   std::span<const StepSlice> step() const { return step_; }
 
+  // The step took so long: what fetches that are going on have not cost.
+  void Computed(Clock::duration duration);
+  // Something waits for a tier.
+  bool fetching() const;
+
   // Slice `index` of the step was computed: its rows are appended and complete blocks sealed.
   void Commit(size_t index);
 
@@ -90,7 +98,8 @@ class Scheduler {
     uint32_t cached_tokens = 0;  // prompt tokens that were not computed
     uint32_t prompt_done = 0;    // prompt tokens in place
     Clock::time_point admitted;
-    Clock::duration lookup{};  // time spent looking for the prefix
+    Clock::duration lookup{};        // time spent looking for the prefix
+    Clock::duration load_exposed{};  // of its fetch: while nothing was computed
     std::optional<PrefixReport> report;
   };
   // REQUIRES: `id` is running.
@@ -115,6 +124,8 @@ class Scheduler {
     uint32_t prompt_tokens = 0;
     CacheSequence kv;
     bool started = false;
+    bool asked_tier = false;
+    Clock::duration overlapped{};  // of its fetch, with steps of others
     uint32_t cached_tokens = 0;
     Clock::time_point admitted;
     Clock::duration lookup{};
@@ -127,6 +138,7 @@ class Scheduler {
   void AdmitWaiting();
   void Report(Sequence& sequence);
   bool WaitsForLeader(const Sequence& follower) const;
+  bool LooksAgain(Sequence& sequence);
   void AddSlice(Sequence& sequence, uint32_t rows);
   Sequence* FindRunning(SequenceId id) const;
   void RemoveRunning(const Sequence* sequence);

@@ -1,6 +1,7 @@
 // The endpoints of the cache. docs/cache.md is their manual.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/api.h"
 #include "server/cache_stats.h"
 #include "server/completion_job.h"
@@ -68,7 +69,11 @@ void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   threads_.Run([this, shared, tenant = std::move(tenant), exchange = std::move(exchange), model = model_] {
     const RequestLimits limits{JsonLimitsOf(options_.limits, *model), model->codec->vocab_size()};
     if (const auto why = ParseEmpty(shared->body, limits)) return AnswerQuestion(exchange, ErrorResponse(*why));
-    const auto done = [this, exchange](const KvCache::Purged& purged) {
+    const auto done = [this, exchange](const EngineInterface::Purged& purged) {
+      if (purged.tier && !purged.tier->ok())
+        return AnswerQuestion(
+            exchange, ErrorResponse(Internal(absl::StrCat("forgotten in memory, but not in the cache directory: ",
+                                                          std::string(purged.tier->status().message())))));
       AnswerQuestion(exchange, JsonResponse(PurgedBody(purged)));
     };
     if (!model->engine->Purge(tenant, done)) AnswerQuestion(exchange, ErrorResponse(ShuttingDown()));

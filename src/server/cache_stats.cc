@@ -56,8 +56,10 @@ std::string CacheStatsBody(const PrefixCounters& counters, const KvCache::Stats&
             {"queue_tokens", engine.queued_tokens}}));
 }
 
-std::string PurgedBody(const KvCache::Purged& purged) {
-  return Dump(Json({{"purged", {{"blocks", purged.blocks}, {"pinned", purged.pinned}}}}));
+std::string PurgedBody(const EngineInterface::Purged& purged) {
+  Json body{{"blocks", purged.memory.blocks}, {"pinned", purged.memory.pinned}};
+  if (purged.tier) body["disk_blocks"] = (*purged.tier)->blocks;
+  return Dump(Json({{"purged", body}}));
 }
 
 }  // namespace reprise

@@ -38,6 +38,6 @@ class PrefixCounters {
 std::string CacheStatsBody(const PrefixCounters& counters, const KvCache::Stats& cache,
                            const EngineInterface::Stats& engine);
 // POST /v1/cache/purge.
-std::string PurgedBody(const KvCache::Purged& purged);
+std::string PurgedBody(const EngineInterface::Purged& purged);  // REQUIRES: the tier's is ok, if there is one
 
 }  // namespace reprise

@@ -211,13 +211,13 @@ class FakeEngine : public EngineInterface {
     std::lock_guard lock(mutex_);
     return purged_tenants_;
   }
-  bool Purge(std::string tenant, std::function<void(KvCache::Purged)> done) override {
+  bool Purge(std::string tenant, std::function<void(Purged)> done) override {
     {
       std::lock_guard lock(mutex_);
       if (stopping_for_good) return false;
       purged_tenants_.push_back(std::move(tenant));
     }
-    done({.blocks = 3, .pinned = 1});
+    done({.memory = {.blocks = 3, .pinned = 1}});
     return true;
   }
   KvCache::Stats cache_stats() const override {

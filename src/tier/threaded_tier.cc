@@ -296,7 +296,8 @@ class ThreadedTier : public Tier {
   }
 
   void SetWake(std::function<void()> wake) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    waked_.wait(lock, [&] { return waking_ == 0; });  // the one before is not called any more
     wake_ = wake ? std::make_shared<std::function<void()>>(std::move(wake)) : nullptr;
   }
 
@@ -375,9 +376,11 @@ class ThreadedTier : public Tier {
   void CallWake(std::unique_lock<std::mutex>& lock) {
     const std::shared_ptr<std::function<void()>> wake = wake_;
     if (wake == nullptr) return;
+    ++waking_;
     lock.unlock();
     (*wake)();
     lock.lock();
+    if (--waking_ == 0) waked_.notify_all();
   }
 
   void ReadLoop() {
@@ -513,7 +516,7 @@ class ThreadedTier : public Tier {
   const Region staging_, queues_;
 
   mutable std::mutex mutex_;
-  std::condition_variable reads_ready_, writes_ready_, flushed_;
+  std::condition_variable reads_ready_, writes_ready_, flushed_, waked_;
   std::vector<ReadOp> ops_;                   // [reads_max]
   std::vector<uint32_t> free_ops_;            // a stack
   std::deque<uint32_t> queue_;                // to be read, in order
@@ -531,6 +534,7 @@ class ThreadedTier : public Tier {
   bool flush_ok_ = true;
   bool stop_ = false;
   std::shared_ptr<std::function<void()>> wake_;
+  uint32_t waking_ = 0;  // calls of it that are going on
   std::vector<std::thread> threads_;
 };
 
