@@ -37,7 +37,7 @@ namespace reprise {
 struct DiskTierOptions {
   std::string directory;   // of all models; each has one of its own in it. Empty: no disk tier
   uint64_t bytes_max = 0;  // cap of this model's directory
-  CodecOptions codec;
+  Codec codec = Codec::kRaw;
   std::function<void(const std::string&)> log;  // once when it stops working, and when it works again; any thread
 };
 
