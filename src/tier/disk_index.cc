@@ -78,14 +78,6 @@ DiskIndex::DiskIndex(const DiskIndexOptions& options, Ledger& ledger)
   tops_ = {layout.tops};
   names_ = {layout.names};
   namespaces_ = layout.namespaces;
-  for (uint32_t i = options.entries_max; i > 0; --i) {
-    entries_[i - 1].older = free_;
-    free_ = EntryId(i - 1);
-  }
-  for (uint32_t i = options.namespaces_max; i > 0; --i) {
-    namespaces_[i - 1].next_free = free_namespace_;
-    free_namespace_ = i - 1;
-  }
 }
 
 size_t DiskIndex::HashOf(uint32_t name_space, const Digest& digest) {
@@ -99,10 +91,10 @@ std::optional<uint32_t> DiskIndex::FindNamespace(const NamespaceId& id) const {
 }
 
 std::optional<uint32_t> DiskIndex::AddNamespace(const NamespaceDigests& digests) {
-  for (uint32_t i = 0; i < kEvictionsForNamespace && free_namespace_ == UINT32_MAX; ++i) Evict(oldest_);
-  if (free_namespace_ == UINT32_MAX) return std::nullopt;
-  const uint32_t index = free_namespace_;
-  free_namespace_ = namespaces_[index].next_free;
+  for (uint32_t i = 0; i < kEvictionsForNamespace && namespace_count_ == options_.namespaces_max; ++i) Evict(oldest_);
+  if (namespace_count_ == options_.namespaces_max) return std::nullopt;
+  const uint32_t index = free_namespace_ != UINT32_MAX ? free_namespace_ : fresh_namespaces_++;
+  if (index == free_namespace_) free_namespace_ = namespaces_[index].next_free;
   namespaces_[index] = {.digests = digests, .entries = 0, .next_free = UINT32_MAX};
   names_.Add(TableHash(digests.id.digest), index);
   ++namespace_count_;
@@ -211,7 +203,7 @@ EntryId DiskIndex::FindWhole(EntryId top, std::span<const TokenId> wanted, uint3
 std::vector<NamespaceDigests> DiskIndex::NamespacesWith(std::span<const TokenId> tokens) const {
   std::vector<NamespaceDigests> found;
   const std::span<const TokenId> wanted = tokens.first(std::min<size_t>(tokens.size(), options_.block_tokens));
-  for (uint32_t i = 0; i < namespaces_.size() && found.size() < namespace_count_; ++i) {
+  for (uint32_t i = 0; i < fresh_namespaces_ && found.size() < namespace_count_; ++i) {
     if (namespaces_[i].entries == 0) continue;
     const EntryId id = LowerBound(Top(i, namespaces_[i].digests.id.digest), wanted);
     if (id != kNoEntry && CommonRun(this->tokens(id), wanted) == wanted.size()) found.push_back(namespaces_[i].digests);
@@ -230,7 +222,7 @@ bool DiskIndex::Put(const NamespaceDigests& name_space, const PieceName& name, G
     if (name.key != nullptr) {
       if (const EntryId other = FindKey(name.name_space, *name.key); other != kNoEntry) Remove(other);
     }
-    if (free_ == kNoEntry) Evict(oldest_);
+    if (free_ == kNoEntry && fresh_entries_ == options_.entries_max) Evict(oldest_);
     std::optional<uint32_t> index = FindNamespace(name.name_space);
     if (!index) index = AddNamespace(name_space);
     if (!index) return false;
@@ -246,8 +238,8 @@ bool DiskIndex::Put(const NamespaceDigests& name_space, const PieceName& name, G
 }
 
 EntryId DiskIndex::AddEntry(uint32_t name_space, const PieceName& name) {
-  const EntryId id = free_;
-  free_ = entry(id).older;
+  const EntryId id = free_ != kNoEntry ? free_ : EntryId(fresh_entries_++);
+  if (id == free_) free_ = entry(id).older;
   entry(id) = {.parent = name.parent,
                .key = name.key == nullptr ? BlockKey{} : *name.key,
                .links = {},
@@ -357,7 +349,7 @@ void DiskIndex::CheckIntegrity() const {
   std::vector<uint32_t> per_namespace(namespaces_.size());
   std::unordered_map<uint32_t, Live> live;
   uint64_t bytes = 0, pieces = 0, tail_pieces = 0;
-  for (uint32_t i = 0; i < entries_.size(); ++i) {
+  for (uint32_t i = 0; i < fresh_entries_; ++i) {
     const EntryId id(i);
     if (!Exists(id)) continue;
     const Entry& each = entry(id);
@@ -398,9 +390,10 @@ void DiskIndex::CheckIntegrity() const {
   CHECK_EQ(under_parents, used);
   CHECK_EQ(listed, used);
   CHECK_EQ(in_keys, blocks);
-  CHECK_EQ(free + used, options_.entries_max);
+  CHECK_EQ(free + used, fresh_entries_);
+  CHECK_LE(fresh_entries_, options_.entries_max);
   uint32_t namespaces = 0;
-  for (uint32_t i = 0; i < namespaces_.size(); ++i) {
+  for (uint32_t i = 0; i < fresh_namespaces_; ++i) {
     CHECK_EQ(per_namespace[i], namespaces_[i].entries);
     if (namespaces_[i].entries == 0) continue;
     ++namespaces;

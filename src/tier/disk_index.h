@@ -78,7 +78,7 @@ class DiskIndex {
   void Touch(EntryId id, uint32_t epoch);
 
   // Ids are below this; Exists says which.
-  uint32_t entries_max() const { return options_.entries_max; }
+  uint32_t ids_end() const { return fresh_entries_; }
   bool Exists(EntryId id) const { return entry(id).kind != Kind::kFree; }
   bool IsTail(EntryId id) const { return entry(id).kind == Kind::kTail; }
   const Digest& parent(EntryId id) const { return entry(id).parent; }
@@ -180,6 +180,7 @@ class DiskIndex {
   std::span<Namespace> namespaces_;
   EntryId free_ = kNoEntry, newest_ = kNoEntry, oldest_ = kNoEntry;
   uint32_t free_namespace_ = UINT32_MAX;
+  uint32_t fresh_entries_ = 0, fresh_namespaces_ = 0;  // memory from these on was never touched
   uint32_t namespace_count_ = 0;
   uint64_t live_bytes_ = 0, pieces_ = 0, tail_pieces_ = 0, evicted_pieces_ = 0;
   std::unordered_map<uint32_t, Live> live_;

@@ -229,7 +229,7 @@ TierUsage DiskStoreImpl::usage() const {
 void DiskStoreImpl::CheckIntegrity() const {
   const std::lock_guard lock(mutex_);
   index_.CheckIntegrity();
-  for (uint32_t i = 0; i < index_.entries_max(); ++i) {
+  for (uint32_t i = 0; i < index_.ids_end(); ++i) {
     if (!index_.Exists(EntryId(i))) continue;
     for (uint32_t g = 0; g < shapes_.size(); ++g) {
       const DiskLocation& place = index_.location(EntryId(i), GroupId(g));

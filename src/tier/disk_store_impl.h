@@ -19,13 +19,11 @@
 #include "tier/disk_index.h"
 #include "tier/disk_store.h"
 #include "tier/disk_store_erased.h"
+#include "tier/disk_store_files.h"
 #include "tier/record.h"
 #include "tier/segment.h"
 
 namespace reprise {
-
-inline constexpr char kLockName[] = "lock";
-inline constexpr char kVersionName[] = "version";
 
 // Of a file named as a segment.
 struct DiskSegment {
@@ -108,7 +106,8 @@ class DiskStoreImpl final : public DiskStore {
   absl::Status Reestablish();
   void CloseActive();
   void NoteActive();
-  absl::Status Publish(uint64_t offset);
+  void TakeSequence(const Digest& tenant);
+  absl::Status Publish(const RecordHeader& header, uint64_t offset);
   void LowerCap();
 
   // disk_store_reclaim.cc
@@ -151,7 +150,7 @@ class DiskStoreImpl final : public DiskStore {
   Reclaim reclaim_;
   std::set<uint32_t> stuck_;  // cannot be removed, for now
   Steady::time_point synced_at_, raised_at_;
-  EncodedRecord encoded_;
+  EncodedRecord encoded_, encoded_moving_;
   std::vector<std::byte> moving_;  // a slot
 
   mutable std::mutex mutex_;

@@ -9,8 +9,6 @@
 namespace reprise {
 namespace {
 
-constexpr uint32_t kDirectoryVersion = 1;
-constexpr std::string_view kVersionText = "reprise disk tier, version ";
 // Beyond this a sequence number cannot be one that was counted up to.
 constexpr uint64_t kSequenceMax = uint64_t{1} << 62;
 
@@ -40,6 +38,7 @@ absl::Status DiskStoreImpl::OpenDirectory(Opened& opened) {
   if (absl::Status checked = CheckVersion(); !checked.ok()) return Explained(checked, options_.directory);
   if (absl::Status read = OpenErased(opened); !read.ok()) return Explained(read, options_.directory);
   if (absl::Status read = OpenSegments(opened); !read.ok()) return Explained(read, options_.directory);
+  next_sequence_ = std::max(next_sequence_, SequenceBefore(next_number_));
   if (erased_.all_before == kSequenceMax) {
     erased_.all_before = next_sequence_;
     if (writable()) {
@@ -57,39 +56,20 @@ absl::Status DiskStoreImpl::OpenDirectory(Opened& opened) {
   return absl::OkStatus();
 }
 
-// Unknown words in the file are no reason to refuse: each segment says its own version.
 absl::Status DiskStoreImpl::CheckVersion() {
-  const std::string text = absl::StrCat(std::string(kVersionText), kDirectoryVersion, "\n");
-  absl::StatusOr<std::unique_ptr<File>> file = files_.Open(Path(kVersionName), FileSystem::Mode::kRead);
-  if (file.ok()) {
-    std::string found(64, '\0');
-    const absl::StatusOr<size_t> got = (*file)->ReadAt(0, std::as_writable_bytes(std::span(found)));
-    if (!got.ok()) return got.status();
-    found.resize(*got);
-    if (found == text) return absl::OkStatus();
-    if (found.substr(0, kVersionText.size()) == kVersionText) {
-      const uint64_t version = std::strtoull(found.c_str() + kVersionText.size(), nullptr, 10);
-      if (version > kDirectoryVersion) {
-        return absl::FailedPreconditionError(absl::StrCat("it was written by a later version (format ", version,
-                                                          "; this program knows ", kDirectoryVersion, ")"));
-      }
-    }
-  } else if (!absl::IsNotFound(file.status())) {
-    return file.status();
-  }
-  if (!writable()) return absl::OkStatus();
-  file = files_.Open(Path(kVersionName), file.ok() ? FileSystem::Mode::kReadWrite : FileSystem::Mode::kCreate);
-  if (!file.ok()) return file.status();
-  const std::span<const std::byte> piece = std::as_bytes(std::span(text));
-  absl::Status status = (*file)->WriteAt(0, {&piece, 1});
-  if (status.ok()) status = (*file)->Truncate(text.size());
-  if (status.ok()) status = (*file)->Sync();
-  // A full disk is no reason to refuse either: the file is written another time.
-  return status.ok() || absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
+  const absl::Status status = CheckDirectoryVersion(files_, options_.directory);
+  // Unknown words in the file are no reason to refuse: each segment says its own version.
+  if (!status.ok() && !absl::IsNotFound(status) && !absl::IsDataLoss(status)) return status;
+  if (status.ok() || !writable()) return absl::OkStatus();
+  absl::Status written = WriteDirectoryVersion(files_, options_.directory);
+  // Nor is a full disk: it is written another time.
+  return absl::IsResourceExhausted(written) ? absl::OkStatus() : written;
 }
 
 absl::Status DiskStoreImpl::OpenErased(Opened& opened) {
   absl::StatusOr<ErasedTenants> erased = ReadErased(files_, options_.directory);
+  // Much hangs on it: looked at twice.
+  if (absl::IsDataLoss(erased.status())) erased = ReadErased(files_, options_.directory);
   if (erased.ok()) {
     erased_ = *std::move(erased);
   } else if (absl::IsDataLoss(erased.status())) {
@@ -112,9 +92,7 @@ absl::Status DiskStoreImpl::OpenSegments(Opened& opened) {
     }
     if (name == kErasedName) continue;
     if (name == kErasedNewName && writable() && files_.Remove(Path(name)).ok()) continue;
-    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(Path(name), FileSystem::Mode::kRead);
-    if (!file.ok()) continue;  // gone, or somebody else's
-    if (const absl::StatusOr<uint64_t> size = (*file)->Size(); size.ok()) other_bytes_ += *size;
+    other_bytes_ += FileSize(files_, Path(name));
   }
   std::sort(numbers.begin(), numbers.end());
   for (uint32_t number : numbers) {
@@ -137,6 +115,7 @@ absl::Status DiskStoreImpl::OpenSegment(uint32_t number, Opened& opened) {
                     [&](const SegmentRecord& record) { IndexRecord(number, record, segment, opened); });
     if (read.ok()) {
       contents = *read;
+      segment.bytes = read->file_bytes;
       segment.first_sequence = read->header.first_sequence;
       next_sequence_ = std::max(next_sequence_, std::min(segment.first_sequence, kSequenceMax));
       segment.unclear = read->end == SegmentEnd::kForeign || read->foreign_records + read->damaged_records > 0;
@@ -163,10 +142,11 @@ absl::Status DiskStoreImpl::OpenSegment(uint32_t number, Opened& opened) {
   return absl::OkStatus();
 }
 
-// A failure leaves the segment as it is: read record by record again next time.
+// A failure leaves the segment as it is, with records in it, perhaps, that were not seen: read one by one next time.
 void DiskStoreImpl::CloseTorn(uint32_t number, const SegmentContents& contents, Opened& opened) {
-  DiskSegment& segment = segments_[number];
   if (contents.end == SegmentEnd::kTorn) opened.cut_bytes += contents.file_bytes - contents.records_end;
+  DiskSegment& segment = segments_[number];
+  segment.unclear = true;
   if (contents.records == 0) {
     RemoveSegment(number);
     return;
@@ -175,7 +155,8 @@ void DiskStoreImpl::CloseTorn(uint32_t number, const SegmentContents& contents, 
   if (!file.ok()) return;
   absl::StatusOr<std::unique_ptr<SegmentWriter>> writer = SegmentWriter::Resume(*std::move(file), number);
   if (!writer.ok()) return;
-  (void)(*writer)->Close();
+  const bool same = (*writer)->file_bytes() == contents.records_end;
+  segment.unclear = !(*writer)->Close().ok() || !same;
   segment.bytes = (*writer)->file_bytes();
 }
 

@@ -1,9 +1,10 @@
 // Reclaiming whole segments, and housekeeping.
 //
 // A piece counts as recent if it was asked for since the store last wrote between a quarter and a half of its cap (an
-// epoch is a quarter), and so does all of a segment that was written since then. The segment with the fewest recent
-// bytes goes, of equal ones the oldest. Of its pieces those that were asked for are written again, the most recently
-// used first, at most half of the segment: so each reclaim gives back at least half a segment, whatever the load.
+// epoch is a quarter), and so does all of a segment that was written since then. The segment of which the
+// smallest share is recent goes, in steps of an eighth; of equal ones the oldest. Of its pieces those that were asked
+// for are written again, the most recently used first, at most half of the segment: so each reclaim gives back at least
+// half a segment, whatever the load.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,7 @@ namespace reprise {
 namespace {
 
 constexpr uint32_t kEntriesAtOnce = 4096;
+constexpr uint64_t kShares = 8;
 constexpr std::chrono::milliseconds kMaintainFor{10};
 constexpr std::chrono::seconds kSyncEvery{3};
 constexpr std::chrono::seconds kRaiseEvery{30};
@@ -27,9 +29,9 @@ constexpr uint64_t kFreeMargin = 64ull << 20;
 std::optional<uint32_t> DiskStoreImpl::PickVictim() {
   const uint32_t active = active_ != nullptr ? active_->number() : 0;
   std::unordered_map<uint32_t, uint64_t> recent;
-  for (uint32_t from = 0; from < index_.entries_max(); from += kEntriesAtOnce) {
+  for (uint32_t from = 0; from < index_.ids_end(); from += kEntriesAtOnce) {
     const std::lock_guard lock(mutex_);
-    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.entries_max()); ++i) {
+    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.ids_end()); ++i) {
       const EntryId id(i);
       if (!index_.Exists(id) || index_.used(id) + 1 < epoch_) continue;
       for (uint32_t g = 0; g < shapes_.size(); ++g) {
@@ -45,9 +47,10 @@ std::optional<uint32_t> DiskStoreImpl::PickVictim() {
     if (number == active || segment.later || stuck_.contains(number)) continue;
     const bool young = segment.epoch + 1 >= epoch_;
     const uint64_t bytes = young ? index_.live(number).bytes : recent[number];
-    if (victim && bytes >= least) continue;
+    const uint64_t share = bytes * kShares / std::max<uint64_t>(segment.bytes, 1);
+    if (victim && share >= least) continue;
     victim = number;
-    least = bytes;
+    least = share;
   }
   return victim;
 }
@@ -55,10 +58,10 @@ std::optional<uint32_t> DiskStoreImpl::PickVictim() {
 // What is written again of the segment: all that is in it, or what is hot.
 void DiskStoreImpl::CollectPieces(bool all) {
   uint64_t segment_bytes = 0;
-  for (uint32_t from = 0; from < index_.entries_max(); from += kEntriesAtOnce) {
+  for (uint32_t from = 0; from < index_.ids_end(); from += kEntriesAtOnce) {
     const std::lock_guard lock(mutex_);
     segment_bytes = segments_[reclaim_.segment].bytes;
-    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.entries_max()); ++i) {
+    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.ids_end()); ++i) {
       const EntryId id(i);
       if (!index_.Exists(id) || (!all && index_.used(id) + 1 < epoch_)) continue;
       for (uint32_t g = 0; g < shapes_.size(); ++g) {
@@ -164,10 +167,10 @@ bool DiskStoreImpl::ReclaimOne() {
 }
 
 void DiskStoreImpl::ForgetSegment(uint32_t number) {
-  for (uint32_t from = 0; from < index_.entries_max(); from += kEntriesAtOnce) {
+  for (uint32_t from = 0; from < index_.ids_end(); from += kEntriesAtOnce) {
     const std::lock_guard lock(mutex_);
     if (index_.live(number).pieces == 0) return;
-    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.entries_max()); ++i) {
+    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.ids_end()); ++i) {
       for (uint32_t g = 0; g < shapes_.size() && index_.Exists(EntryId(i)); ++g) {
         if (index_.location(EntryId(i), GroupId(g)).segment != number) continue;
         ++evicted_;

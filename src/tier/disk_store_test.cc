@@ -12,6 +12,7 @@ namespace reprise {
 namespace {
 
 using disk_testing::DirectoryBytes;
+using disk_testing::kDirectory;
 using disk_testing::Namespace;
 using disk_testing::OpenedStore;
 using disk_testing::OpenStore;
@@ -359,6 +360,52 @@ TEST_F(DiskStoreTest, ReadersBesideTheWriterSeeRightBytesOrMisses) {
   store->CheckIntegrity();
   EXPECT_GT(hits, 100u);
   EXPECT_EQ(store->usage().damaged, 0u);
+}
+
+TEST_F(DiskStoreTest, ListSaysWhoHasHowMuch) {
+  OpenedStore store = Open();
+  ASSERT_TRUE(WritePrompt(*store, Prompt(Namespace(1), Ids(100, 10))).ok());
+  ASSERT_TRUE(WritePrompt(*store, Prompt(Namespace(2), Ids(100, 8))).ok());
+  ASSERT_TRUE(WritePrompt(*store, Prompt(Namespace(3), Ids(100, 8))).ok());
+  ASSERT_TRUE(store->Erase(TenantDigest(3)).ok());
+  const absl::StatusOr<std::vector<DiskListing>> listings = ListDisk(files_, kDirectory);
+  ASSERT_TRUE(listings.ok());
+  ASSERT_EQ(listings->size(), 2u);
+  for (const DiskListing& listing : *listings) {
+    const bool first = listing.name_space == Namespace(1);
+    EXPECT_EQ(listing.blocks, 4u);
+    EXPECT_EQ(listing.tails, first ? 2u : 0u);
+    EXPECT_EQ(listing.tokens, first ? 10u : 8u);
+    EXPECT_EQ(listing.newest_s, 1700000000u);
+  }
+}
+
+TEST_F(DiskStoreTest, PurgingAndCollectingWithoutAServer) {
+  const Prompt mine(Namespace(1), Ids(100, 10)), theirs(Namespace(2), Ids(100, 10));
+  OpenedStore store = Open();
+  ASSERT_TRUE(WritePrompt(*store, mine).ok());
+  ASSERT_TRUE(WritePrompt(*store, theirs).ok());
+  EXPECT_EQ(EraseDisk(files_, kDirectory, TenantDigest(1)).status().code(), absl::StatusCode::kFailedPrecondition);
+  store.Close();
+  const absl::StatusOr<TierErased> erased = EraseDisk(files_, kDirectory, TenantDigest(1));
+  ASSERT_TRUE(erased.ok());
+  EXPECT_EQ(erased->blocks, 6u);
+  EXPECT_GT(erased->bytes, 6u * 64);
+  const absl::StatusOr<DiskReport> report = VerifyDisk(files_, kDirectory, nullptr);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->problems.empty());
+  EXPECT_EQ(report->blocks, 4u);
+  EXPECT_EQ(report->tails, 2u);
+  store = Open();
+  EXPECT_EQ(Readable(*store, mine), 0u);
+  EXPECT_EQ(Readable(*store, theirs), 6u);
+  store.Close();
+  const absl::StatusOr<TierErased> collected = CollectDisk(files_, kDirectory, 1 << 10);
+  ASSERT_TRUE(collected.ok());
+  EXPECT_EQ(collected->blocks, 6u);
+  EXPECT_LE(DirectoryBytes(files_), 1u << 10);
+  EXPECT_EQ(Readable(*Open(), theirs), 0u);
+  EXPECT_EQ(CollectDisk(files_, "/nowhere", 1).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -77,25 +77,29 @@ absl::Status DiskStoreImpl::Write(const TierRecord& record) {
 
 // `make_room`: else the record has to fit into what is kept free for moving records.
 absl::Status DiskStoreImpl::WriteRun(const TierRecord& record, bool make_room) {
-  EncodeRecord(record, shapes_[record.group.value()], next_sequence_, options_.codec, encoded_);
-  const uint64_t record_bytes = encoded_.decoded.record_bytes;
-  const uint64_t header_bytes = encoded_.decoded.header_bytes;
+  // Making room moves records: they have a buffer of their own.
+  EncodedRecord& encoded = make_room ? encoded_ : encoded_moving_;
+  const RecordShape& shape = shapes_[record.group.value()];
+  EncodeRecord(record, shape, next_sequence_, options_.codec, encoded);
+  const uint64_t record_bytes = encoded.decoded.record_bytes;
+  const uint64_t header_bytes = encoded.decoded.header_bytes;
   absl::Status status;
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (make_room) {
       if (absl::Status room = MakeRoom(record_bytes, header_bytes); !room.ok()) return room;
-      // Moving what is hot has used encoded_ for itself.
-      if (encoded_.decoded.sequence != next_sequence_) {
-        EncodeRecord(record, shapes_[record.group.value()], next_sequence_, options_.codec, encoded_);
-      }
     } else if (!Fits(record_bytes, header_bytes, 0)) {
       return absl::ResourceExhaustedError("no room to move a record");
     }
     status = EnsureSegment(record_bytes, header_bytes);
     if (status.ok()) {
-      const absl::StatusOr<uint64_t> offset = active_->Append(encoded_.header, record_bytes, encoded_.pieces);
+      // What was moved, the attempt before, or the new segment has another number.
+      if (encoded.decoded.sequence != next_sequence_) {
+        EncodeRecord(record, shape, next_sequence_, options_.codec, encoded);
+      }
+      TakeSequence(encoded.decoded.tenant());
+      const absl::StatusOr<uint64_t> offset = active_->Append(encoded.header, record_bytes, encoded.pieces);
       NoteActive();
-      if (offset.ok()) return Publish(*offset);
+      if (offset.ok()) return Publish(encoded.decoded, *offset);
       status = offset.status();
       if (active_->broken()) CloseActive();
     }
@@ -119,6 +123,8 @@ absl::Status DiskStoreImpl::EnsureSegment(uint64_t record_bytes, uint64_t header
   if (active_ != nullptr && active_->records() > 0 &&
       (active_->closed_bytes() + record_bytes + header_bytes + kFooterEntryBytes > segment_bytes_ ||
        active_->footer_bytes() + header_bytes + kFooterEntryBytes > kFooterBytesMax)) {
+    CloseActive();
+  } else if (active_ != nullptr && next_sequence_ >= SequenceBefore(next_number_)) {
     CloseActive();
   }
   return active_ != nullptr ? absl::OkStatus() : NewSegment();
@@ -175,6 +181,10 @@ absl::Status DiskStoreImpl::Reestablish() {
 
 // Whether it gets its footer or not, what is in it can be read.
 void DiskStoreImpl::CloseActive() {
+  if (active_->records() == 0) {
+    RemoveSegment(std::exchange(active_, nullptr)->number());
+    return;
+  }
   (void)active_->Close();
   NoteActive();
   active_.reset();
@@ -186,14 +196,19 @@ void DiskStoreImpl::NoteActive() {
   if (it != segments_.end()) it->second.bytes = active_->file_bytes();
 }
 
-absl::Status DiskStoreImpl::Publish(uint64_t offset) {
-  const RecordHeader& header = encoded_.decoded;
+// Before a record is written, and whatever comes of it: one that was said not to be written may be found all the same
+// when the directory is opened again, and a purge has to cover it.
+void DiskStoreImpl::TakeSequence(const Digest& tenant) {
   ++next_sequence_;
+  const std::lock_guard lock(mutex_);
+  segments_[active_->number()].tenants.insert(tenant);
+}
+
+absl::Status DiskStoreImpl::Publish(const RecordHeader& header, uint64_t offset) {
   const std::lock_guard lock(mutex_);
   DiskSegment& segment = segments_[active_->number()];
   ++segment.records;
   segment.epoch = epoch_;
-  segment.tenants.insert(header.tenant());
   written_in_epoch_ += header.record_bytes;
   if (written_in_epoch_ > cap_bytes_ / 4) {
     ++epoch_;
@@ -218,6 +233,9 @@ absl::Status DiskStoreImpl::Publish(uint64_t offset) {
 
 absl::StatusOr<TierErased> DiskStoreImpl::Erase(const Digest& tenant) {
   if (!writable()) return absl::FailedPreconditionError("the disk tier is open for reading only");
+  // What comes after is in a segment of its own, which need not go.
+  if (active_ != nullptr) CloseActive();
+  next_sequence_ = std::max(next_sequence_, SequenceBefore(next_number_));
   ErasedTenants erased = erased_;
   erased.Add(tenant, next_sequence_);
   if (absl::Status written = WriteErased(files_, options_.directory, erased); !written.ok()) {
@@ -237,11 +255,9 @@ absl::StatusOr<TierErased> DiskStoreImpl::Erase(const Digest& tenant) {
       if (everybody || segment.tenants.contains(tenant)) segment.dirty = true;
     }
   }
-  // What comes after is in a segment of its own, which need not go.
-  if (active_ != nullptr) CloseActive();
-  for (uint32_t from = 0; from < index_.entries_max(); from += kEntriesAtOnce) {
+  for (uint32_t from = 0; from < index_.ids_end(); from += kEntriesAtOnce) {
     const std::lock_guard lock(mutex_);
-    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.entries_max()); ++i) {
+    for (uint32_t i = from; i < std::min(from + kEntriesAtOnce, index_.ids_end()); ++i) {
       const EntryId id(i);
       if (!index_.Exists(id)) continue;
       if (!everybody && index_.name_space(id).tag(NamespaceTag::kTenant).value_or(Digest{}) != tenant) continue;

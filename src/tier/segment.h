@@ -37,6 +37,10 @@ inline constexpr uint32_t kFooterTrailerBytes = 32;
 // A larger one is not read; a segment is closed before its footer would be.
 inline constexpr uint64_t kFooterBytesMax = 64ull << 20;
 
+// Sequence numbers of records in segment n are below SequenceBefore(n + 1): what is in a segment that cannot be read is
+// older than what comes after it all the same.
+constexpr uint64_t SequenceBefore(uint64_t number) { return number << 24; }
+
 struct SegmentHeader {
   uint32_t number = 0;          // > 0; also in the file's name
   uint64_t created_s = 0;       // Unix time; for people
