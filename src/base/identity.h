@@ -53,9 +53,14 @@ std::string_view Name(NamespaceTag tag);  // "model"
 struct NamespaceDigests {
   NamespaceId id;
   std::array<std::optional<Digest>, kNamespaceTags> tags;  // [tag - 1]; empty: the field is absent
+  // The shared scope of the same computation, where prefixes are that an operator declared to be everyone's. Absent:
+  // nothing is shared. No part of what the namespace is.
+  std::optional<NamespaceId> shared = std::nullopt;
 
   const std::optional<Digest>& tag(NamespaceTag which) const { return tags[static_cast<size_t>(which) - 1]; }
-  friend bool operator==(const NamespaceDigests&, const NamespaceDigests&) = default;
+  friend bool operator==(const NamespaceDigests& a, const NamespaceDigests& b) {
+    return a.id == b.id && a.tags == b.tags;
+  }
 };
 
 }  // namespace reprise

@@ -68,14 +68,20 @@ inline uint64_t Mix(uint64_t state, uint64_t value) {
 // Stamps of the tokens of one sequence.
 class Stamps {
  public:
-  Stamps(const Geometry& geometry, const NamespaceId& name_space)
-      : geometry_(geometry), seed_(TableHash(name_space.digest)) {}
+  // The first `shared` tokens are computed for everyone, what follows for the namespace alone.
+  Stamps(const Geometry& geometry, const NamespaceDigests& name_space, uint32_t shared = 0)
+      : geometry_(geometry),
+        shared_(shared),
+        seed_(TableHash(name_space.id.digest)),
+        shared_seed_(shared > 0 ? TableHash(name_space.shared->digest) : 0) {}
 
   // REQUIRES: called with longer and longer lists that go on from each other.
   void Cover(std::span<const TokenId> tokens) {
-    while (states_.size() < tokens.size())
-      states_.push_back(
-          Mix(states_.empty() ? seed_ : states_.back(), static_cast<uint32_t>(tokens[states_.size()].value()) + 1));
+    while (states_.size() < tokens.size()) {
+      uint64_t state = states_.empty() ? shared_seed_ : states_.back();
+      if (states_.size() == shared_) state = Mix(state, seed_);
+      states_.push_back(Mix(state, static_cast<uint32_t>(tokens[states_.size()].value()) + 1));
+    }
   }
   void Write(std::span<const KvGroupView> views, std::span<const std::span<const SlotId>> tables, uint32_t position) {
     ForEachElement(views, tables, position, [](uint16_t& element, uint16_t stamp, uint32_t) {
@@ -134,7 +140,8 @@ class Stamps {
   }
 
   const Geometry& geometry_;
-  uint64_t seed_;
+  const uint32_t shared_;
+  const uint64_t seed_, shared_seed_;
   std::vector<uint64_t> states_;  // [position]
 };
 
@@ -204,6 +211,7 @@ class TestCache {
     EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
     uint32_t reusable_ttl_s = 0;
     std::vector<TenantQuota> quotas;
+    std::vector<std::vector<TokenId>> shared_prefixes;
     bool own_memory = false;  // K and V in an OwnMemory
     Tier* tier = nullptr;
     std::function<Tier::Clock::time_point()> tier_now;
@@ -247,7 +255,7 @@ class TestCache {
     const KvCache::Outcome outcome = cache_->Admit(request, running.sequence);
     running.name_space = name_space;
     running.tokens = prompt;
-    running.stamps = std::make_unique<Stamps>(options_.geometry, name_space.id);
+    running.stamps = std::make_unique<Stamps>(options_.geometry, name_space, SharedTokens(name_space, prompt));
     if (outcome == KvCache::Outcome::kAdmitted) CheckRows(running);
     return outcome;
   }
@@ -304,7 +312,18 @@ class TestCache {
     cache_->CheckIntegrity();
     return match;
   }
-  PrefixMatch Lookup(const std::vector<TokenId>& prompt) const { return cache_->Lookup(name_space_.id, prompt); }
+  // By the definition: of the declared prefixes, cut to whole blocks, the longest that the prompt begins with.
+  uint32_t SharedTokens(const NamespaceDigests& name_space, const std::vector<TokenId>& prompt) const {
+    size_t longest = 0;
+    if (!name_space.shared) return 0;
+    for (std::vector<TokenId> declared : options_.shared_prefixes) {
+      declared.resize(declared.size() - declared.size() % options_.geometry.block_tokens);
+      if (declared.size() <= prompt.size() && std::equal(declared.begin(), declared.end(), prompt.begin()))
+        longest = std::max(longest, declared.size());
+    }
+    return static_cast<uint32_t>(longest);
+  }
+  PrefixMatch Lookup(const std::vector<TokenId>& prompt) const { return cache_->Lookup(name_space_, prompt); }
 
   // Every committed row that the next query sees has its stamp.
   void CheckRows(Running& running) {
@@ -331,6 +350,7 @@ class TestCache {
     full.tier = options.tier;
     full.tiered = options.tier != nullptr;
     full.tier_now = options.tier_now;
+    full.shared_prefixes = options.shared_prefixes;
     return full;
   }
 

@@ -178,9 +178,9 @@ void KvCache::Impl::RemoveNode(NodeId node) {
     ForgetNamespace(tree.root_index(node));
   else if (has_full)
     eviction.Erase(node);
-  const NodeId parent = tree.parent(node);
+  const NodeId above = tree.above(node);
   tree.Remove(node);
-  if (parent != kNoNode) Refresh(parent);
+  if (above != kNoNode) Refresh(above);
 }
 
 bool KvCache::Impl::IsPinned(NodeId node) const {
@@ -232,10 +232,10 @@ bool KvCache::Impl::IsExpired(NodeId node) const {
 // have window groups only.
 void KvCache::Impl::Reap(NodeId node) {
   while (node != kNoNode && tree.IsFreeLeaf(node) && HasNoSlots(node)) {
-    const NodeId parent = tree.parent(node);
-    if (parent != kNoNode) RememberEvicted(node);
+    const NodeId above = tree.above(node);
+    if (!tree.IsRoot(node)) RememberEvicted(node);
     RemoveNode(node);
-    node = parent;
+    node = above;
   }
 }
 

@@ -46,13 +46,13 @@ MissReason Difference(const NamespaceDigests& a, const NamespaceDigests& b) {
 
 PrefixReport KvCache::Impl::Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt,
                                     ReportView view) const {
-  const std::optional<NodeId> root = tree.FindRoot(digests.id);
-  const Match match = Find(root, digests.id, prompt);
+  const Asker asker = AskerOf(digests, prompt);
+  const Match match = Find(asker, prompt);
   PrefixReport report{.match = {.tokens = match.tokens, .reason = match.reason}};
-  report.key = match.tip == kNoNode ? digests.id.digest : tree.digest(match.tip);
+  report.key = match.blocks == 0 ? digests.id.digest : tree.digest(tree.LastBlock(match.tip));
   report.fork = match.tokens;
-  if (root) DescribeFork(*root, prompt, report);
-  if (options.tier != nullptr) AskTier(digests, root, prompt, report);
+  DescribeFork(asker, prompt, report);
+  if (options.tier != nullptr) AskTier(asker, prompt, report);
   if (report.match.reason == MissReason::kNeverSeen || report.match.reason == MissReason::kTokensDiffer) {
     const MissReason other = OtherNamespace(digests, prompt, view, report.fork);
     if (other != MissReason::kNone) report.match.reason = other;
@@ -61,9 +61,8 @@ PrefixReport KvCache::Impl::Explain(const NamespaceDigests& digests, std::span<c
 }
 
 // What a tier would give beyond the match.
-void KvCache::Impl::AskTier(const NamespaceDigests& digests, std::optional<NodeId> root,
-                            std::span<const TokenId> prompt, PrefixReport& report) const {
-  const Survey survey = LookAround(digests.id, root, prompt);
+void KvCache::Impl::AskTier(const Asker& asker, std::span<const TokenId> prompt, PrefixReport& report) const {
+  const Survey survey = LookAround(asker, prompt);
   const std::optional<FetchEdge> edge = ChooseEdge(report.match.tokens, survey);
   if (!edge) return;
   report.tier.saved_ms = edge->saved_s * 1e3;
@@ -75,7 +74,7 @@ void KvCache::Impl::AskTier(const NamespaceDigests& digests, std::optional<NodeI
   const uint32_t position = edge->blocks * block_tokens() + edge->run;
   report.tier.tokens = position - report.match.tokens;
   report.match.tokens = position;
-  report.key = survey.parent(edge->blocks);
+  report.key = edge->blocks == 0 ? asker.digests.id.digest : survey.keys[edge->blocks - 1].digest;
   report.fork = std::max(report.fork, position);
   if (position + 1 == prompt.size())
     report.match.reason = MissReason::kLastTokenRule;
@@ -83,18 +82,32 @@ void KvCache::Impl::AskTier(const NamespaceDigests& digests, std::optional<NodeI
     report.match.reason = edge->run > 0 ? MissReason::kTokensDiffer : MissReason::kNeverSeen;
 }
 
-// Follows the tree as far as its tokens are the prompt's, resident or not.
-void KvCache::Impl::DescribeFork(NodeId root, std::span<const TokenId> prompt, PrefixReport& report) const {
-  NodeId tip = root;
-  PrefixTree::Run run;
-  uint32_t at = 0;
+// Follows the tree from `tip`, where `at` tokens end, as far as its tokens are the prompt's, resident or not. Returns
+// the last step: into what is next to the prompt where they part, if anything is.
+PrefixTree::Run KvCache::Impl::Follow(NodeId& tip, uint32_t& at, std::span<const TokenId> prompt) const {
   while (true) {
-    run = tree.LongestRun(tip, prompt.subspan(at), [](NodeId) { return true; });
-    if (run.node == kNoNode) break;
+    const PrefixTree::Run run = tree.LongestRun(tip, prompt.subspan(at), [](NodeId) { return true; });
     at += run.tokens;
-    if (tree.tokens(run.node).size() > run.tokens) break;
+    if (run.node == kNoNode || tree.tokens(run.node).size() > run.tokens) return run;
     tip = run.node;
   }
+}
+
+void KvCache::Impl::DescribeFork(const Asker& asker, std::span<const TokenId> prompt, PrefixReport& report) const {
+  const std::optional<NodeId> root = tree.FindRoot(NamespaceAt(asker, 0));
+  if (!root) return;
+  NodeId tip = *root;
+  uint32_t at = 0;
+  if (asker.shared > 0) {
+    const uint32_t shared = asker.shared * block_tokens();
+    Follow(tip, at, prompt.first(shared));
+    report.fork = at;
+    // Before its end the prompt is the shared prefix: what others go on with is another prefix's.
+    if (at < shared) return;
+    const Digest from = Cross(tip, asker.shared, asker);
+    if (from != tree.digest(tip)) return;
+  }
+  const PrefixTree::Run run = Follow(tip, at, prompt);
   report.fork = at;
   if (at == prompt.size()) return;
   NodeId branch = run.node;
@@ -123,7 +136,7 @@ MissReason KvCache::Impl::OtherNamespace(const NamespaceDigests& digests, std::s
     if (other.purged || other.digests.id == digests.id) continue;
     const MissReason difference = Difference(digests, other.digests);
     if (difference == MissReason::kTenantDiffers && view != ReportView::kOperator) continue;
-    const uint32_t tokens = Find(other.root, other.digests.id, prompt).tokens;
+    const uint32_t tokens = Find(AskerOf(other.digests, prompt), prompt).tokens;
     if (tokens <= reach) continue;
     reach = tokens;
     best = difference;

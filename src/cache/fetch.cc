@@ -44,15 +44,16 @@ KvCache::Impl::TierClock::time_point KvCache::Impl::TierNow() const {
 }
 
 // Fills the survey_* arrays for the whole blocks of the prompt but its last token: what pool and tier have of each.
-KvCache::Impl::Survey KvCache::Impl::LookAround(const NamespaceId& name_space, std::optional<NodeId> root,
-                                                std::span<const TokenId> prompt) const {
-  Survey survey{.name_space = name_space, .prompt = prompt.first(prompt.size() - 1)};  // the last is always computed
+KvCache::Impl::Survey KvCache::Impl::LookAround(const Asker& asker, std::span<const TokenId> prompt) const {
+  Survey survey{.asker = asker, .prompt = prompt.first(prompt.size() - 1)};  // the last is always computed
   survey.blocks = static_cast<uint32_t>(survey.prompt.size()) / block_tokens();
   survey.keys = memory.survey_keys.first(survey.blocks);
-  NodeId node = root.value_or(kNoNode);
+  NodeId node = tree.FindRoot(NamespaceAt(asker, 0)).value_or(kNoNode);
   for (uint32_t block = 0; block < survey.blocks; ++block) {
     const std::span<const TokenId> tokens = prompt.subspan(block * block_tokens(), block_tokens());
-    const BlockKey key = memory.survey_keys[block] = Key(survey.parent(block), tokens);
+    const Digest parent = ParentOf(asker, survey.keys, block);
+    const BlockKey key = memory.survey_keys[block] = Key(parent, tokens);
+    if (node != kNoNode && Cross(node, block, asker) != tree.digest(node)) node = kNoNode;
     if (node != kNoNode) node = tree.FindBlock(node, key, tokens).value_or(kNoNode);
     if (node != kNoNode && IsExpired(node)) node = kNoNode;
     memory.survey_nodes[block] = node;
@@ -61,7 +62,12 @@ KvCache::Impl::Survey KvCache::Impl::LookAround(const NamespaceId& name_space, s
     for (const Group& group : groups)
       if (node_slot(node, group.id) != kNoSlot) memory.survey_pool[block] |= 1u << group.id.value();
   }
-  options.tier->Contains(name_space, survey.keys, memory.survey_tier.first(survey.blocks));
+  const uint32_t shared = std::min(asker.shared, survey.blocks);
+  const uint32_t own = survey.blocks - shared;
+  if (shared > 0)
+    options.tier->Contains(NamespaceAt(asker, 0), survey.keys.first(shared), memory.survey_tier.first(shared));
+  if (own > 0)
+    options.tier->Contains(asker.digests.id, survey.keys.subspan(shared), memory.survey_tier.subspan(shared, own));
   return survey;
 }
 
@@ -113,8 +119,8 @@ std::optional<KvCache::Impl::FetchEdge> KvCache::Impl::ChooseEdge(uint32_t from,
   const std::span<const TokenId> rest = survey.prompt.subspan(
       reach * block_tokens(), std::min<size_t>(block_tokens(), survey.prompt.size() - reach * block_tokens()));
   if (rest.empty()) return best;
-  std::optional<TierRun> run =
-      options.tier->FindRun(survey.name_space, survey.parent(reach), rest, AllGroups(), has_recurrent);
+  std::optional<TierRun> run = options.tier->FindRun(
+      NamespaceAt(survey.asker, reach), ParentOf(survey.asker, survey.keys, reach), rest, AllGroups(), has_recurrent);
   if (run) consider({.blocks = reach, .run = run->run, .source = *std::move(run)});
   return best;
 }
@@ -126,12 +132,11 @@ bool KvCache::Impl::BeginFetch(uint32_t index) {
   Fetch& fetch = fetches[index];
   fetch = Fetch{};
   const std::span<const TokenId> prompt = tokens(index).first(mine.prompt);
-  const Namespace& name_space = memory.namespaces[mine.root];
-  const Survey survey = LookAround(name_space.digests.id, name_space.root, prompt);
+  const Survey survey = LookAround(AskerOf(index), prompt);
   std::optional<FetchEdge> edge = ChooseEdge(mine.length, survey);
   if (!edge) return false;
   if (edge->pieces == 0) {  // it came to the pool since the match
-    const Match match = Extend(mine.tip, mine.sealed, prompt);
+    const Match match = Extend(mine.tip, mine.sealed, prompt, AskerOf(index));
     if (match.tokens > mine.length) Rematch(index);
     return false;
   }
@@ -212,14 +217,15 @@ void KvCache::Impl::AskForMore(uint32_t index) {
   const std::span<const TokenId> prompt = tokens(index).first(mine.prompt);
   const uint32_t end = std::min(fetch.pieces, fetch.answered + kAskedAhead);
   if (fetch.asked == end) return;
+  const Asker asker = AskerOf(index);
   std::vector<TierRead> reads;
   uint64_t bytes = 0;
   for (uint32_t i = fetch.asked; i < end; ++i) {
     const FetchPiece piece = PiecesOf(index)[i];
     const bool run = piece.block == fetch.blocks;
     const uint32_t first = piece.block * block_tokens();
-    TierRead read{.name_space = memory.namespaces[mine.root].digests.id, .group = piece.group, .first_token = first};
-    read.parent = piece.block == 0 ? read.name_space.digest : KeysOf(index)[piece.block - 1].digest;
+    TierRead read{.name_space = NamespaceAt(asker, piece.block), .group = piece.group, .first_token = first};
+    read.parent = ParentOf(asker, KeysOf(index), piece.block);
     read.key = run ? fetch.source.key : std::optional(KeysOf(index)[piece.block]);
     read.tokens = run ? std::span<const TokenId>(fetch.source.tokens) : prompt.subspan(first, block_tokens());
     reads.push_back(read);
@@ -285,7 +291,7 @@ bool KvCache::Impl::SealFetched(uint32_t index) {
   }
   if (!SealNext(index)) return false;
   for (Group& group : groups) {
-    const SlotId slot = node_slot(mine.tip, group.id);
+    const SlotId slot = node_slot(path(index)[block], group.id);
     if (group.window != 0 && slot != kNoSlot && table(index, group.id)[block] == slot) Keep(group, slot);
   }
   return true;
@@ -298,7 +304,7 @@ void KvCache::Impl::EndFetch(uint32_t index) {
   options.tier->Cancel(fetch.ticket);
   fetch.active = false;
   const std::span<const TokenId> prompt = tokens(index).first(mine.prompt);
-  Match match = Extend(mine.tip, mine.sealed, prompt);
+  Match match = Extend(mine.tip, mine.sealed, prompt, AskerOf(index));
   uint32_t run = 0;
   const bool run_in_place = fetch.run > 0 && mine.sealed == fetch.blocks && MissingOf(index)[fetch.blocks] == 0;
   if (run_in_place && match.tokens <= fetch.blocks * block_tokens() + fetch.run) {
@@ -318,8 +324,8 @@ void KvCache::Impl::EndFetch(uint32_t index) {
 void KvCache::Impl::Settle(uint32_t index, const Match& match, uint32_t run) {
   Sequence& mine = sequence(index);
   const std::span<NodeId> nodes = path(index);
-  NodeId node = match.tip;
-  for (uint32_t block = match.blocks; block > 0; --block, node = tree.parent(node)) nodes[block - 1] = node;
+  NodeId node = tree.LastBlock(match.tip);
+  for (uint32_t block = match.blocks; block > 0; --block, node = BlockBefore(node)) nodes[block - 1] = node;
   const auto for_each_wanted = [&](auto f) {
     for (Group& group : groups)
       for (uint32_t block = FirstBlock(group, match.tokens); block < match.blocks; ++block)
@@ -340,8 +346,9 @@ void KvCache::Impl::Settle(uint32_t index, const Match& match, uint32_t run) {
   for (Group& group : groups) claim(index, group.id).first = FirstBlock(group, match.tokens);
   const NodeId fetched = mine.tip;
   SetTip(index, match.tip);
-  Reap(fetched);  // it may hold nothing, in models with windows only
   mine.sealed = match.blocks;
+  MoveHome(index);
+  Reap(fetched);  // it may hold nothing, in models with windows only
   mine.blocks = match.blocks + (run > 0);
   if (match.source != kNoNode) CopySource(index, match);
   totals.tokens_reused += match.tokens - std::min(match.tokens, fetches[index].from);

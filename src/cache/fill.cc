@@ -94,6 +94,7 @@ bool KvCache::Impl::SealNext(uint32_t index) {
   }
   path(index)[mine.sealed++] = *node;
   SetTip(index, *node);
+  MoveHome(index);
   return true;
 }
 

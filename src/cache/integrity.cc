@@ -14,6 +14,7 @@ void KvCache::Impl::CheckIntegrity() const {
   CheckNodes();
   CheckSequences();
   CheckNamespaces();
+  CheckShared();
 }
 
 // Slots: each is free, pinned by sequences as often as it says, or reusable; and reservations can be met.
@@ -56,7 +57,7 @@ void KvCache::Impl::CheckGroup(const Group& group) const {
     if (!sealed) continue;
     CHECK_EQ(node_slot(group.owner[i], group.id), slot);
     // In a full group a pinned block pins its parent.
-    const NodeId parent = tree.parent(group.owner[i]);
+    const NodeId parent = BlockBefore(group.owner[i]);
     if (group.window != 0 || tree.IsRoot(parent)) continue;
     const SlotId above = node_slot(parent, group.id);
     CHECK(above != kNoSlot);
@@ -97,8 +98,9 @@ void KvCache::Impl::CheckSequences() const {
     ++admitted;
     CHECK(mine.length <= mine.prepared && mine.prepared <= std::max(mine.dirty, mine.length));
     CHECK_LE(mine.prepared, mine.tokens_max);
-    NodeId node = mine.tip;
-    for (uint32_t block = mine.sealed; block > 0; --block, node = tree.parent(node)) {
+    CHECK_EQ(tree.root_index(mine.tip), mine.root);
+    NodeId node = tree.LastBlock(mine.tip);
+    for (uint32_t block = mine.sealed; block > 0; --block, node = BlockBefore(node)) {
       CHECK_EQ(path(index)[block - 1], node);
       const std::span<const TokenId> have = tree.tokens(node);
       CHECK(std::equal(have.begin(), have.end(), tokens(index).begin() + (block - 1) * block_tokens()));
@@ -128,6 +130,9 @@ void KvCache::Impl::CheckNamespaces() const {
   std::vector<uint32_t> running(memory.namespaces.size());
   for (const Sequence& sequence : memory.sequences)
     if (sequence.admitted) ++running[sequence.root];
+  for (uint32_t index = oldest_namespace; index != kNoNamespace; index = memory.namespaces[index].newer)
+    if (const NodeId above = tree.above(memory.namespaces[index].root); above != kNoNode)
+      ++running[tree.root_index(above)];
   uint32_t listed = 0, last = kNoNamespace;
   for (uint32_t index = oldest_namespace; index != kNoNamespace; index = memory.namespaces[index].newer) {
     const Namespace& each = memory.namespaces[index];
@@ -135,10 +140,13 @@ void KvCache::Impl::CheckNamespaces() const {
     CHECK_EQ(each.older, last);
     CHECK(tree.IsRoot(each.root));
     CHECK_EQ(tree.root_index(each.root), index);
-    CHECK(tree.digest(each.root) == each.digests.id.digest);
-    CHECK_EQ(each.sequences, running[index]);
-    CHECK(!each.purged || each.sequences > 0);
-    CHECK_EQ(tree.FindRoot(each.digests.id) == each.root, !each.purged);
+    const NodeId above = tree.above(each.root);
+    const Digest digest =
+        above == kNoNode ? each.digests.id.digest : hasher.Reroot(tree.digest(above), each.digests.id);
+    CHECK(tree.digest(each.root) == digest);
+    CHECK_EQ(each.users, running[index]);
+    CHECK(!each.purged || each.users > 0);
+    CHECK_EQ(tree.FindRoot(NamespaceId{digest}) == each.root, !each.purged);
     running[index] = 0;
     last = index;
   }

@@ -10,6 +10,14 @@
 #include "prefix/namespace.h"
 
 namespace reprise {
+namespace {
+
+Region SharedPrefixRegion(const KvCacheOptions& options, Ledger& ledger) {
+  const std::optional<Footprint> line = SharedPrefixFootprint(options);
+  return line ? ledger.Account(line->component, line->bytes) : Region();
+}
+
+}  // namespace
 
 KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
     : options(given),
@@ -17,6 +25,7 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
       has_full(HasFullGroup(given.geometry)),
       has_recurrent(std::any_of(given.geometry.groups.begin(), given.geometry.groups.end(),
                                 [](const LayerGroup& group) { return group.kind == GroupKind::kRecurrent; })),
+      declared(SharedPrefixRegion(given, ledger)),
       region(ledger.Take("kv sequences", Measure<Layout>(given))),
       memory(Carve<Layout>(region, given)),
       tree(TreeOptions(given), ledger),
@@ -24,6 +33,7 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
       eviction(OrderOptions(given), ledger),
       fetches(given.tiered ? given.sequences_max : 0),
       fetch_model(given.tier_readers) {
+  CHECK_LE(options.shared_prefixes.size(), kSharedPrefixesMax);
   CHECK(options.tier == nullptr || (options.tiered && options.memory == nullptr));
   CHECK_LE(options.geometry.groups.size(), kTierGroupsMax);
   CHECK(options.sequences_max > 0 && options.context_max > 0 && options.in_flight_max > 0);
@@ -126,9 +136,13 @@ void KvCache::ObservePrefill(uint64_t rows, double positions, double seconds) {
   impl_->fetch_model.ObservePrefill(rows, positions, seconds);
 }
 
-PrefixMatch KvCache::Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const {
-  const Impl::Match match = impl_->Find(impl_->tree.FindRoot(name_space), name_space, prompt);
+PrefixMatch KvCache::Lookup(const NamespaceDigests& name_space, std::span<const TokenId> prompt) const {
+  const Impl::Match match = impl_->Find(impl_->AskerOf(name_space, prompt), prompt);
   return {.tokens = match.tokens, .reason = match.reason};
+}
+
+uint32_t KvCache::SharedTokens(const NamespaceDigests& name_space, std::span<const TokenId> prompt) const {
+  return impl_->AskerOf(name_space, prompt).shared * impl_->block_tokens();
 }
 
 PrefixReport KvCache::Explain(const NamespaceDigests& name_space, std::span<const TokenId> prompt,
@@ -138,10 +152,12 @@ PrefixReport KvCache::Explain(const NamespaceDigests& name_space, std::span<cons
 
 NamespaceDigests KvCache::Namespace(const Scope& scope, std::optional<std::string_view> adapters) const {
   const KvCacheOptions& options = impl_->options;
-  if (!adapters) return DeriveNamespace(options.identity, options.geometry, scope);
   ComputationIdentity identity = options.identity;
-  identity.adapters = *adapters;
-  return DeriveNamespace(identity, options.geometry, scope);
+  if (adapters) identity.adapters = *adapters;
+  NamespaceDigests digests = DeriveNamespace(identity, options.geometry, scope);
+  if (!options.shared_prefixes.empty() && !scope.salt)  // a salt narrows: nothing is shared under one
+    digests.shared = DeriveSharedNamespace(identity, options.geometry).id;
+  return digests;
 }
 
 KvCache::Purged KvCache::Purge(std::string_view tenant) { return impl_->Purge(tenant); }

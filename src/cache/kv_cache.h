@@ -55,6 +55,9 @@ struct KvCacheOptions {
   EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
   uint32_t reusable_ttl_s = 0;      // blocks unused for longer are expired; 0: never
   std::vector<TenantQuota> quotas;  // at most kTenantQuotasMax; what they leave is everyone else's together
+  // Beginnings of prompts that are everyone's, at most kSharedPrefixesMax, cut to whole blocks: a prompt that has all
+  // of one shares it with other tenants, and nothing else (docs/format/identity.md).
+  std::vector<std::vector<TokenId>> shared_prefixes;
   // A place farther away (tier.h): what is sealed is stored there behind, and brought back when that is faster than
   // computing it again. Must outlive the cache. Not with a SlotMemory. `tiered` counts the memory for it, in a plan
   // that has no tier yet.
@@ -67,6 +70,8 @@ struct KvCacheOptions {
   uint64_t shuffle_seed = 0;             // not 0: hand out slots in a shuffled order (tests)
   BlockKeyFunction block_key = nullptr;  // not null: in place of the SHA-256 chain (tests force collisions)
 };
+
+inline constexpr uint32_t kSharedPrefixesMax = 64;
 
 class KvCache;
 
@@ -174,18 +179,21 @@ class KvCache {
   void ObservePrefill(uint64_t rows, double positions, double seconds);
 
   // The usable prefix now, without pinning or touching anything.
-  PrefixMatch Lookup(NamespaceId name_space, std::span<const TokenId> prompt) const;
+  PrefixMatch Lookup(const NamespaceDigests& name_space, std::span<const TokenId> prompt) const;
+
+  // How much of the prompt lies in the shared scope: the longest declared prefix that is whole in it, or 0.
+  uint32_t SharedTokens(const NamespaceDigests& name_space, std::span<const TokenId> prompt) const;
 
   // The same, with what an asker may know of why it goes no further. O(namespaces) more than Lookup.
   PrefixReport Explain(const NamespaceDigests& name_space, std::span<const TokenId> prompt,
                        ReportView view = ReportView::kOwner) const;
 
   // The namespace of this cache's computation for a scope, with the identity's adapters or, if given, these
-  // (docs/format/identity.md). Hashes; keep the result.
+  // (docs/format/identity.md). Without a salt it takes part in the shared prefixes. Hashes; keep the result.
   NamespaceDigests Namespace(const Scope& scope, std::optional<std::string_view> adapters = std::nullopt) const;
 
-  // Forgets everything of the scope's tenant, whatever its epoch, salt or adapters. What running sequences use
-  // cannot be found any more and goes with the last of them.
+  // Forgets everything of the scope's tenant, whatever its epoch, salt or adapters; not what is everyone's. What
+  // running sequences use cannot be found any more and goes with the last of them.
   struct Purged {
     uint64_t blocks = 0;  // gone now, tails included
     uint64_t pinned = 0;  // go with the sequences that use them

@@ -58,7 +58,7 @@ void BM_Match(benchmark::State& state) {
   const std::vector<TokenId> prompt = Prompt(tokens, 0);
   Compute(cache, name_space, prompt);
   for (auto _ : state) {
-    const PrefixMatch match = cache.Lookup(name_space.id, prompt);
+    const PrefixMatch match = cache.Lookup(name_space, prompt);
     CHECK_EQ(match.tokens, tokens - 1);
   }
   state.SetItemsProcessed(state.iterations() * tokens);
@@ -77,7 +77,7 @@ void BM_ManyChildren(benchmark::State& state) {
     Compute(cache, name_space, prompt);
   }
   prompt[64] = TokenId(1);
-  for (auto _ : state) benchmark::DoNotOptimize(cache.Lookup(name_space.id, prompt).tokens);
+  for (auto _ : state) benchmark::DoNotOptimize(cache.Lookup(name_space, prompt).tokens);
   state.SetItemsProcessed(state.iterations() * children);
 }
 BENCHMARK(BM_ManyChildren)->Arg(100)->Arg(4000)->Unit(benchmark::kMicrosecond);
@@ -164,7 +164,7 @@ BENCHMARK_REGISTER_F(Million, Hit)->Unit(benchmark::kMicrosecond);
 BENCHMARK_DEFINE_F(Million, Match)(benchmark::State& state) {
   const std::vector<TokenId> prompt = Next();
   Compute(*cache_, name_space_, prompt);
-  for (auto _ : state) CHECK_EQ(cache_->Lookup(name_space_.id, prompt).tokens, kPrompt - 1);
+  for (auto _ : state) CHECK_EQ(cache_->Lookup(name_space_, prompt).tokens, kPrompt - 1);
   state.SetItemsProcessed(state.iterations() * kPrompt);
 }
 BENCHMARK_REGISTER_F(Million, Match)->Unit(benchmark::kMicrosecond);

@@ -67,24 +67,24 @@ TEST_P(KvCacheEviction, AFloodDoesNotTakeWhatIsWithinAnotherTenantsQuota) {
     if (scan % 3 == 0) Use(cache, loud, Count(41, 1000 * scan));  // used again: worth more than the quiet one's
   }
   cache->CheckIntegrity();
-  for (int i = 0; i < 11; ++i) EXPECT_EQ(cache->Lookup(quiet.id, prompt(i)).tokens, 36u) << i;
-  EXPECT_EQ(cache->Lookup(loud.id, Count(41, 0)).tokens, 0u);
+  for (int i = 0; i < 11; ++i) EXPECT_EQ(cache->Lookup(quiet, prompt(i)).tokens, 36u) << i;
+  EXPECT_EQ(cache->Lookup(loud, Count(41, 0)).tokens, 0u);
 
   // The control: without quotas the flood takes all there is.
   TestCache open({.slots = {kSlots}, .eviction = EvictionPolicy::kLruWithTenantQuota});
   Use(open, quiet, prompt(0));
   for (int scan = 0; scan < 300; ++scan) Use(open, loud, Count(41, 1000 * scan));
-  EXPECT_EQ(open->Lookup(quiet.id, prompt(0)).tokens, 0u);
+  EXPECT_EQ(open->Lookup(quiet, prompt(0)).tokens, 0u);
 }
 
 TEST_P(KvCacheEviction, WhatAQuotaDoesNotUseOthersMay) {
   TestCache cache({.slots = {kSlots}, .eviction = GetParam(), .quotas = {{"quiet", 0.9}}});
   const NamespaceDigests other = cache->Namespace({.tenant = "other"});
   for (int i = 0; i < 19; ++i) Use(cache, other, Count(41, 1000 * i));  // 190 blocks of 200
-  for (int i = 0; i < 19; ++i) EXPECT_EQ(cache->Lookup(other.id, Count(41, 1000 * i)).tokens, 40u);
+  for (int i = 0; i < 19; ++i) EXPECT_EQ(cache->Lookup(other, Count(41, 1000 * i)).tokens, 40u);
   const NamespaceDigests quiet = cache->Namespace({.tenant = "quiet"});
   for (int i = 0; i < 17; ++i) Use(cache, quiet, Count(41, 1000 * i));  // 170 blocks: it comes for its share
-  for (int i = 0; i < 17; ++i) EXPECT_EQ(cache->Lookup(quiet.id, Count(41, 1000 * i)).tokens, 40u);
+  for (int i = 0; i < 17; ++i) EXPECT_EQ(cache->Lookup(quiet, Count(41, 1000 * i)).tokens, 40u);
 }
 
 TEST_P(KvCacheEviction, WhatNobodyUsedForLongerThanTheLimitIsAMissThatSaysSo) {

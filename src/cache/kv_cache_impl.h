@@ -49,6 +49,7 @@ EvictionOptions OrderOptions(const KvCacheOptions& options);
 uint32_t ReuseSlots(const KvCacheOptions& options, uint32_t group);  // of its ReuseLists
 uint32_t StoreSlots(const KvCacheOptions& options, uint32_t group);  // of its list of what is to be stored
 bool HasFullGroup(const Geometry& geometry);
+std::optional<Footprint> SharedPrefixFootprint(const KvCacheOptions& options);  // none without any
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 
 // Of a slot in a window group: of no use to resume at a checkpoint edge; needed for that; and resumed from before.
@@ -68,7 +69,8 @@ struct KvCache::Impl {
     uint32_t tokens_max = 0;
     uint32_t pending_edge = 0;  // a checkpoint edge in the block that is not sealed yet; 0: none
     uint32_t fork_edge = 0;     // matched up to here but for a window: mark it when it is computed again; 0: none
-    uint32_t root = 0;          // index of its namespace
+    uint32_t root = 0;          // index of the namespace that its tip is in
+    uint32_t shared = 0;        // blocks of its prompt in the shared scope
     uint32_t matched = 0;       // blocks of the path that were there before it
     uint32_t reply = 0;         // tokens beyond the prompt that are not committed here
     PrefixMatch match;
@@ -77,13 +79,17 @@ struct KvCache::Impl {
     bool write = false;
     bool started = false;  // something was prepared
   };
+  // Who asks for a prompt, and how many of its blocks are in the shared scope.
+  struct Asker {
+    const NamespaceDigests& digests;
+    uint32_t shared = 0;
+  };
   // What the survey_* arrays are about.
   struct Survey {
-    NamespaceId name_space;
+    Asker asker;
     std::span<const TokenId> prompt;  // but for its last token
     uint32_t blocks = 0;              // whole ones
     std::span<const BlockKey> keys;   // [blocks]
-    const Digest& parent(uint32_t block) const { return block == 0 ? name_space.digest : keys[block - 1].digest; }
   };
   // An edge that pool and tier can give: whole blocks, and `run` rows of the next one, which are those of `source`.
   struct FetchEdge {
@@ -131,24 +137,25 @@ struct KvCache::Impl {
     uint64_t reserved = 0;       // full: slots that sequences may still reserve; window: sum of their worst cases
   };
   struct Namespace {
-    NamespaceDigests digests;
+    NamespaceDigests digests;  // where the root goes on from a shared prefix: the tenant's
     NodeId root;
-    uint32_t sequences;     // admitted in it
+    uint32_t users;         // sequences whose tip is in it, and roots that go on from its blocks
     uint32_t older, newer;  // in the order of their last use
     uint32_t tenant;        // of the quotas; the last is everyone else
     bool purged;
   };
   struct Layout {
-    std::span<Namespace> namespaces;  // [roots_max], by index of their root
-    std::span<Sequence> sequences;    // [sequences_max]
-    std::span<uint32_t> free;         // [sequences_max] stack of unused ones
-    std::span<Claim> claims;          // [sequences_max][groups]
-    std::span<TokenId> tokens;        // [sequences_max][context_max]
-    std::span<NodeId> paths;          // [sequences_max][blocks_max]
-    std::span<SlotId> node_slots;     // [nodes_max][groups]
-    std::span<NodeId> owners;         // slots of all groups
-    std::span<uint64_t> evicted;      // fingerprints of prefixes that were evicted, and their uses; a power of two
-    std::span<uint64_t> used_ms;      // [nodes_max], with reusable_ttl_s: when the last user let go
+    std::span<Namespace> namespaces;     // [roots_max], by index of their root
+    std::span<Sequence> sequences;       // [sequences_max]
+    std::span<NamespaceDigests> askers;  // [sequences_max]
+    std::span<uint32_t> free;            // [sequences_max] stack of unused ones
+    std::span<Claim> claims;             // [sequences_max][groups]
+    std::span<TokenId> tokens;           // [sequences_max][context_max]
+    std::span<NodeId> paths;             // [sequences_max][blocks_max]
+    std::span<SlotId> node_slots;        // [nodes_max][groups]
+    std::span<NodeId> owners;            // slots of all groups
+    std::span<uint64_t> evicted;         // fingerprints of prefixes that were evicted, and their uses; a power of two
+    std::span<uint64_t> used_ms;         // [nodes_max], with reusable_ttl_s: when the last user let go
     // With a tier:
     std::span<bool> stored;           // [slots of all groups] it has this one, or was asked to
     std::span<FetchPiece> pieces;     // [sequences_max][blocks_max + 1][groups]
@@ -174,17 +181,30 @@ struct KvCache::Impl {
   // match.cc
   Outcome Admit(const AdmitRequest& request, uint32_t& index);
   uint32_t Rematch(uint32_t index);
-  Match Find(std::optional<NodeId> root, const NamespaceId& name_space, std::span<const TokenId> prompt) const;
-  Match Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const;
+  Match Find(const Asker& asker, std::span<const TokenId> prompt) const;
+  Match Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt, const Asker& asker) const;
   bool IsStateFor(NodeId node, std::span<const TokenId> wanted) const;
   void ShrinkToWindows(Match& match) const;
   bool Fits(const Match& match, uint64_t tokens_max) const;
   void Attach(uint32_t index, const Match& match);
   void CopySource(uint32_t index, const Match& match);
 
+  // shared_prefixes.cc
+  Asker AskerOf(const NamespaceDigests& digests, std::span<const TokenId> prompt) const;
+  Asker AskerOf(uint32_t index) const { return {memory.askers[index], memory.sequences[index].shared}; }
+  static const NamespaceId& NamespaceAt(const Asker& asker, uint32_t block) {
+    return block < asker.shared ? *asker.digests.shared : asker.digests.id;
+  }
+  Digest ParentOf(const Asker& asker, std::span<const BlockKey> keys, uint32_t block) const;
+  static NamespaceDigests FirstDigests(const Asker& asker);
+  Digest Cross(NodeId& tip, uint32_t blocks, const Asker& asker) const;
+  void MoveHome(uint32_t index);
+  void CheckShared() const;
+
   // namespaces.cc
-  NodeId UseNamespace(const NamespaceDigests& digests);  // one sequence more; makes the root
-  void LeaveNamespace(const Sequence& sequence);         // one less, which let go of all it had
+  // One user more; makes the root, that of their rest where it goes on from a block.
+  NodeId UseNamespace(const NamespaceDigests& digests, NodeId goes_on_from = kNoNode);
+  void LeaveNamespace(const Sequence& sequence);  // one less, which let go of all it had
   uint32_t TenantOf(const NamespaceDigests& digests) const;
   std::optional<Digest> TenantDigest(std::string_view tenant) const;
   void ForgetNamespace(uint32_t root);  // its root is going
@@ -195,9 +215,9 @@ struct KvCache::Impl {
 
   // explain.cc
   PrefixReport Explain(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view) const;
-  void AskTier(const NamespaceDigests& digests, std::optional<NodeId> root, std::span<const TokenId> prompt,
-               PrefixReport& report) const;
-  void DescribeFork(NodeId root, std::span<const TokenId> prompt, PrefixReport& report) const;
+  void AskTier(const Asker& asker, std::span<const TokenId> prompt, PrefixReport& report) const;
+  PrefixTree::Run Follow(NodeId& tip, uint32_t& at, std::span<const TokenId> prompt) const;
+  void DescribeFork(const Asker& asker, std::span<const TokenId> prompt, PrefixReport& report) const;
   MissReason OtherNamespace(const NamespaceDigests& digests, std::span<const TokenId> prompt, ReportView view,
                             uint32_t reach) const;
 
@@ -218,7 +238,7 @@ struct KvCache::Impl {
   void SetTip(uint32_t index, NodeId tip);
 
   // fetch.cc
-  Survey LookAround(const NamespaceId& name_space, std::optional<NodeId> root, std::span<const TokenId> prompt) const;
+  Survey LookAround(const Asker& asker, std::span<const TokenId> prompt) const;
   bool WindowsAreThere(uint32_t position) const;
   void Weigh(uint32_t from, FetchEdge& edge) const;
   std::optional<FetchEdge> ChooseEdge(uint32_t from, const Survey& survey) const;
@@ -307,6 +327,8 @@ struct KvCache::Impl {
     return memory.node_slots[size_t{node.value()} * groups.size() + group.value()];
   }
   bool HasAllSlots(NodeId node) const;
+  // The block before this one, in whichever scope; a root if there is none.
+  NodeId BlockBefore(NodeId block) const { return tree.LastBlock(tree.parent(block)); }
   // Has what the tree requires of it: a block every full slot, a tail every slot.
   bool IsWhole(NodeId node) const;
   bool HasNoSlots(NodeId node) const;
@@ -319,6 +341,7 @@ struct KvCache::Impl {
   const uint32_t blocks_max;  // of one sequence
   const bool has_full;        // a full or latent group
   const bool has_recurrent;
+  Region declared;  // the tokens of the shared prefixes
   Region region;
   Layout memory;
   PrefixTree tree;

@@ -73,8 +73,8 @@ TEST(KvCacheNamespace, PurgeForgetsATenantWhateverItsSaltAndEpoch) {
   EXPECT_EQ(purged.blocks, 3u * 20 / kBlock);
   EXPECT_EQ(purged.pinned, 0u);
   for (const NamespaceDigests& each : {cache.name_space(), salted, later})
-    EXPECT_EQ(cache->Lookup(each.id, Count(20)).tokens, 0u);
-  EXPECT_EQ(cache->Lookup(other.id, Count(20)).tokens, 19u) << "the control";
+    EXPECT_EQ(cache->Lookup(each, Count(20)).tokens, 0u);
+  EXPECT_EQ(cache->Lookup(other, Count(20)).tokens, 19u) << "the control";
   EXPECT_EQ(cache->Purge("nobody").blocks, 0u);
 }
 
@@ -121,9 +121,9 @@ TEST(KvCacheNamespace, MoreNamespacesThanAreKeptForgetTheOneUsedLeastOfLate) {
     cache.StepTo(running, 5);
     running.sequence.Finish();
     cache->CheckIntegrity();
-    ASSERT_EQ(cache->Lookup(name_space(salt).id, Count(5, salt)).tokens, 4u);
+    ASSERT_EQ(cache->Lookup(name_space(salt), Count(5, salt)).tokens, 4u);
   }
-  EXPECT_EQ(cache->Lookup(name_space(0).id, Count(5, 0)).tokens, 0u);
+  EXPECT_EQ(cache->Lookup(name_space(0), Count(5, 0)).tokens, 0u);
 }
 
 }  // namespace

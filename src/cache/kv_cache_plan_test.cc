@@ -152,7 +152,7 @@ TEST(KvCachePlan, NothingIsAllocatedOnceItRuns) {
       if (sequence.length() == prompt.size()) sequence.MarkCheckpoint();
     }
     if (round % 3 != 0) sequence.Finish();
-    cache->Lookup(name_space.id, prompt);
+    cache->Lookup(name_space, prompt);
   }
   EXPECT_EQ(AllocationCount(), before);
   evicted = cache->stats().evicted_blocks;

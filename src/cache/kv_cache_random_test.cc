@@ -64,33 +64,63 @@ std::vector<Setting> Settings() {
   settings.back().options.block_key = FewKeys;
   settings.push_back({"two full and two windows, own memory", with(three, {30, 24, 28, 26}, 5)});
   settings.back().options.own_memory = true;
+  // One within another, one that parts from it, one shorter than a block.
+  const std::vector<TokenId> house = Tokens({0, 1, 2, 0, 1, 2, 0, 0, 1, 2, 2, 1, 1, 0, 2, 0, 1});
+  const std::vector<std::vector<TokenId>> declared = {
+      {house.begin(), house.begin() + 8}, house, Tokens({0, 1, 2, 0, 1, 2, 1, 1}), Tokens({2, 2})};
+  for (const auto& [name, slots] : {std::pair("shared, roomy", 500u), std::pair("shared, tight", 22u)}) {
+    settings.push_back({name, with(full, {slots}, 8)});
+    settings.back().options.shared_prefixes = declared;
+  }
+  settings.push_back({"shared, window and full", with(mixed, {22, 24}, 8)});
+  settings.push_back({"shared, window only", with(windows, {24}, 8)});
+  settings.push_back({"shared, full and recurrent", with(recurrent, {24, 12}, 8)});
+  settings.push_back({"shared, forced collisions", with(mixed, {24, 24}, 8)});
+  settings.back().options.block_key = FewKeys;
+  for (size_t i = settings.size() - 4; i < settings.size(); ++i) settings[i].options.shared_prefixes = declared;
   return settings;
 }
 
 // What was sealed so far, as plain lists of tokens.
 class NaiveModel {
  public:
-  void Sealed(const NamespaceId& name_space, std::span<const TokenId> tokens) {
-    auto& lists = lists_[name_space];
+  // `shared`: how many tokens of its prompt are in the shared scope.
+  void Sealed(const NamespaceDigests& name_space, uint32_t shared, std::span<const TokenId> tokens) {
+    if (shared > 0) Add({*name_space.shared, 0}, tokens.first(std::min<size_t>(shared, tokens.size())));
+    if (tokens.size() > shared) Add({name_space.id, shared}, tokens);
+  }
+  uint32_t Match(const NamespaceDigests& name_space, uint32_t shared, const std::vector<TokenId>& prompt) const {
+    const size_t limit = prompt.size() - 1;
+    size_t best = LongestRun({name_space.id, shared}, prompt, limit);
+    if (shared > 0) best = std::max(best, LongestRun({*name_space.shared, 0}, prompt, std::min<size_t>(limit, shared)));
+    return static_cast<uint32_t>(best);
+  }
+  void Clear() { lists_.clear(); }
+  void Forget(const NamespaceId& name_space) {
+    std::erase_if(lists_, [&](const auto& entry) { return entry.first.first == name_space; });
+  }
+
+ private:
+  using Where = std::pair<NamespaceId, uint32_t>;  // and after how much of a shared prefix
+
+  void Add(const Where& where, std::span<const TokenId> tokens) {
+    auto& lists = lists_[where];
     std::vector<TokenId> list(tokens.begin(), tokens.end());
     if (std::find(lists.begin(), lists.end(), list) == lists.end()) lists.push_back(std::move(list));
   }
-  uint32_t Match(const NamespaceId& name_space, const std::vector<TokenId>& prompt) const {
-    const auto found = lists_.find(name_space);
+  size_t LongestRun(const Where& where, const std::vector<TokenId>& prompt, size_t limit) const {
+    const auto found = lists_.find(where);
     if (found == lists_.end()) return 0;
     size_t best = 0;
     for (const std::vector<TokenId>& list : found->second) {
       size_t run = 0;
-      while (run < list.size() && run + 1 < prompt.size() && list[run] == prompt[run]) ++run;
-      best = std::max(best, run);
+      while (run < list.size() && run < limit && list[run] == prompt[run]) ++run;
+      if (run >= where.second) best = std::max(best, run);
     }
-    return static_cast<uint32_t>(best);
+    return best;
   }
-  void Clear() { lists_.clear(); }
-  void Forget(const NamespaceId& name_space) { lists_.erase(name_space); }
 
- private:
-  std::map<NamespaceId, std::vector<std::vector<TokenId>>> lists_;
+  std::map<Where, std::vector<std::vector<TokenId>>> lists_;
 };
 
 class Program {
@@ -100,6 +130,7 @@ class Program {
     name_spaces_ = {cache_->Namespace({.tenant = "t"}), cache_->Namespace({.tenant = "t", .epoch = 1}),
                     cache_->Namespace({.tenant = "t", .salt = ""}), cache_->Namespace({.tenant = "t"}, "an adapter"),
                     cache_->Namespace({.tenant = "other"})};
+    known_ = options.shared_prefixes;
   }
 
   void Step() {
@@ -136,9 +167,11 @@ class Program {
   struct Live {
     Running running;
     uint32_t tokens_max = 0;
+    uint32_t shared = 0;  // tokens of its prompt in the shared scope
     bool write = true;
     bool started = false;
     bool purged = false;
+    uint32_t sealed_at_purge = 0;
     bool writes() const { return write && !purged; }
   };
 
@@ -177,9 +210,11 @@ class Program {
     const uint32_t room = cache_.options().context_max - static_cast<uint32_t>(prompt.size());
     const uint32_t output = std::min(room, Below(12));
     live.tokens_max = static_cast<uint32_t>(prompt.size()) + output;
-    const PrefixMatch lookup = cache_->Lookup(name_space.id, prompt);
-    CheckMatch(name_space.id, prompt, lookup.tokens);
-    const KvCache::Outcome expected = ExpectedOutcome(name_space.id, prompt, read ? lookup.tokens : 0, live.tokens_max);
+    const PrefixMatch lookup = cache_->Lookup(name_space, prompt);
+    CheckMatch(name_space, prompt, lookup.tokens);
+    live.shared = cache_.SharedTokens(name_space, prompt);
+    ASSERT_EQ(cache_->SharedTokens(name_space, prompt), live.shared);
+    const KvCache::Outcome expected = ExpectedOutcome(name_space, prompt, read ? lookup.tokens : 0, live.tokens_max);
     const TestCache::How how{.output = output, .read = read, .write = live.write};
     ASSERT_EQ(cache_.TryAdmit(prompt, how, name_space, live.running), expected);
     if (expected != KvCache::Outcome::kAdmitted) return;
@@ -195,8 +230,8 @@ class Program {
       if (group.kind == GroupKind::kRecurrent) return true;
     return false;
   }
-  void CheckMatch(const NamespaceId& name_space, const std::vector<TokenId>& prompt, uint32_t tokens) {
-    const uint32_t naive = model_.Match(name_space, prompt);
+  void CheckMatch(const NamespaceDigests& name_space, const std::vector<TokenId>& prompt, uint32_t tokens) {
+    const uint32_t naive = model_.Match(name_space, cache_.SharedTokens(name_space, prompt), prompt);
     ASSERT_LE(tokens, naive);
     if (cache_->stats().evicted_blocks != evicted_before_ || cache_.options().block_key != nullptr || HasStates())
       return;
@@ -205,8 +240,8 @@ class Program {
   }
 
   // Admission, from nothing but the tables of what runs.
-  KvCache::Outcome ExpectedOutcome(const NamespaceId& name_space, const std::vector<TokenId>& prompt, uint32_t match,
-                                   uint32_t tokens_max) {
+  KvCache::Outcome ExpectedOutcome(const NamespaceDigests& name_space, const std::vector<TokenId>& prompt,
+                                   uint32_t match, uint32_t tokens_max) {
     const Geometry& geometry = cache_.options().geometry;
     const uint32_t in_flight = cache_.options().in_flight_max;
     bool wait = live_.size() == cache_.options().sequences_max;
@@ -240,14 +275,24 @@ class Program {
     }
     return wait ? KvCache::Outcome::kWait : KvCache::Outcome::kAdmitted;
   }
-  bool PinnedByOther(const NamespaceId& name_space, const std::vector<TokenId>& prompt, uint64_t tokens) {
+  // Whether the block of the prompt that ends at `tokens` is another's.
+  bool PinnedByOther(const NamespaceDigests& name_space, const std::vector<TokenId>& prompt, uint64_t tokens) {
+    const uint32_t shared = cache_.SharedTokens(name_space, prompt);
     for (const Live& live : live_) {
-      const uint32_t sealed = live.write ? live.running.sequence.length() : live.running.sequence.match().tokens;
-      if (!live.purged && live.running.name_space.id == name_space && sealed >= tokens &&
+      const NamespaceDigests& other = live.running.name_space;
+      const bool same = tokens > shared ? other.id == name_space.id && live.shared == shared && !live.purged
+                                        : live.shared >= tokens && other.shared == name_space.shared;
+      if (same && Sealed(live) >= tokens &&
           std::equal(prompt.begin(), prompt.begin() + tokens, live.running.tokens.begin()))
         return true;
     }
     return false;
+  }
+
+  // Tokens of its path that others find, or found before it was purged.
+  uint32_t Sealed(const Live& live) const {
+    const uint32_t length = live.running.sequence.length();
+    return live.purged ? live.sealed_at_purge : live.write ? length : live.running.sequence.match().tokens;
   }
 
   void Rematch() {
@@ -255,7 +300,7 @@ class Program {
     if (live == nullptr || live->started) return;
     const uint32_t before = live->running.sequence.length();
     const bool read = live->running.sequence.match().reason != MissReason::kReadDisabled;
-    const uint32_t lookup = cache_->Lookup(live->running.name_space.id, live->running.tokens).tokens;
+    const uint32_t lookup = cache_->Lookup(live->running.name_space, live->running.tokens).tokens;
     const uint32_t gained = live->running.sequence.Rematch();
     ASSERT_EQ(live->running.sequence.length(), before + gained);
     ASSERT_EQ(before + gained, !read ? 0 : live->purged ? before : std::max(before, lookup));
@@ -280,7 +325,7 @@ class Program {
     running.sequence.Commit(std::span(running.tokens).subspan(start, committed));
     cache_.CheckRows(running);
     if (live->writes())
-      model_.Sealed(running.name_space.id,
+      model_.Sealed(running.name_space, live->shared,
                     std::span(running.tokens).first(running.sequence.length() / block_tokens_ * block_tokens_));
   }
 
@@ -291,7 +336,7 @@ class Program {
     Know(live->running.tokens);
     if (Below(3) == 0) return Drop(live);
     if (live->writes())
-      model_.Sealed(live->running.name_space.id,
+      model_.Sealed(live->running.name_space, live->shared,
                     std::span(live->running.tokens).first(live->running.sequence.length()));
     live->running.sequence.Finish();
     ASSERT_FALSE(live->running.sequence);
@@ -311,10 +356,10 @@ class Program {
       for (const LayerGroup& group : cache_.options().geometry.groups)
         if (group.kind == GroupKind::kWindow)
           evicted_before_ = UINT64_MAX;  // blocks behind the window: inexact from now
-      if (live.purged) continue;
-      const uint32_t sealed = live.write ? live.running.sequence.length() : live.running.sequence.match().tokens;
-      model_.Sealed(live.running.name_space.id,
-                    std::span(live.running.tokens).first(sealed / block_tokens_ * block_tokens_));
+      if (live.purged && live.shared == 0) continue;
+      const uint32_t found = live.purged ? std::min(Sealed(live), live.shared) : Sealed(live);
+      model_.Sealed(live.running.name_space, live.shared,
+                    std::span(live.running.tokens).first(found / block_tokens_ * block_tokens_));
     }
   }
 
@@ -327,10 +372,14 @@ class Program {
     for (const NamespaceDigests& name_space : name_spaces_) {
       if (!theirs(name_space)) continue;
       model_.Forget(name_space.id);
-      ASSERT_EQ(cache_->Lookup(name_space.id, Prompt()).tokens, 0u);
+      const std::vector<TokenId> prompt = Prompt();
+      ASSERT_LE(cache_->Lookup(name_space, prompt).tokens, cache_.SharedTokens(name_space, prompt));
     }
     for (Live& live : live_)
-      if (theirs(live.running.name_space)) live.purged = true;
+      if (theirs(live.running.name_space) && !live.purged) {
+        live.sealed_at_purge = Sealed(live);
+        live.purged = true;
+      }
   }
 
   TestCache cache_;

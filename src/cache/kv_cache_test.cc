@@ -161,11 +161,11 @@ TEST(KvCacheSafety, OtherTenantEpochAndSaltMiss) {
   cache.StepTo(running, 20);
   running.sequence.Finish();
   for (const Scope& other : others) {
-    const PrefixMatch match = cache->Lookup(cache->Namespace(other).id, Count(20));
+    const PrefixMatch match = cache->Lookup(cache->Namespace(other), Count(20));
     EXPECT_EQ(match.tokens, 0u);
     EXPECT_EQ(match.reason, MissReason::kNeverSeen);  // tells nothing of another scope
   }
-  EXPECT_EQ(cache->Lookup(cache->Namespace(own).id, Count(20)).tokens, 19u);  // control
+  EXPECT_EQ(cache->Lookup(cache->Namespace(own), Count(20)).tokens, 19u);  // control
 }
 
 // --- same text, other computation (cases/identity 1-8) ---
@@ -186,7 +186,7 @@ TEST(KvCacheSafety, BlocksOfAnotherComputationMiss) {
   const auto asked_by = [&](const ComputationIdentity& identity) {
     KvCacheOptions options = cache.options();
     options.identity = identity;
-    return KvCache(options, ledger).Namespace({.tenant = "test"}).id;
+    return KvCache(options, ledger).Namespace({.tenant = "test"});
   };
   for (const ComputationIdentity& other : others) EXPECT_EQ(cache->Lookup(asked_by(other), Count(20)).tokens, 0u);
   EXPECT_EQ(cache->Lookup(asked_by(own), Count(20)).tokens, 19u);  // control

@@ -84,6 +84,44 @@ TEST(KvCacheTier, AnotherTenantEpochOrSaltFindsNothing) {
   EXPECT_EQ(fetched({.tenant = "test"}), 29u);  // control
 }
 
+TEST(KvCacheTier, ASharedPrefixComesBackForEveryoneAndTheRestForItsTenant) {
+  for (const Model& model : Models()) {
+    SCOPED_TRACE(model.name);
+    Place place(model.geometry);
+    TestCache::Options options = OptionsOf(model, place);
+    options.shared_prefixes = {Count(20)};
+    const auto run = [&](TestCache& cache, const Scope& scope, uint32_t tokens) {
+      Running running;
+      EXPECT_EQ(cache.TryAdmit(Count(tokens), {}, cache->Namespace(scope), running), KvCache::Outcome::kAdmitted);
+      const PrefixReport report = cache->Explain(running.name_space, Count(tokens));
+      cache.Fetch(running);
+      const uint32_t found = running.sequence.match().tokens;
+      EXPECT_EQ(report.match.tokens, found);
+      cache.StepTo(running, tokens);
+      running.sequence.MarkCheckpoint();
+      running.sequence.Finish();
+      cache->CheckIntegrity();
+      return found;
+    };
+    {
+      TestCache cache(options);
+      EXPECT_EQ(run(cache, {.tenant = "a"}, 20), 0u);
+      EXPECT_EQ(run(cache, {.tenant = "a"}, 34), 20u);
+      cache->Poll(UINT64_MAX);
+    }
+    place.Flush();
+    {
+      TestCache cache(options);
+      EXPECT_EQ(run(cache, {.tenant = "b"}, 30), 20u) << "and not one token of what follows";
+      EXPECT_EQ(run(cache, {.tenant = "a"}, 40), 34u) << "the control";
+      EXPECT_EQ(run(cache, {.tenant = "a", .salt = "s"}, 30), 0u);
+    }
+    options.shared_prefixes.clear();
+    TestCache cache(options);
+    EXPECT_EQ(run(cache, {.tenant = "c"}, 30), 0u) << "it is not declared any more";
+  }
+}
+
 TEST(KvCacheTier, ExplainSaysWhatTheTierHasAndWhoseItIs) {
   const Model model = Models()[0];
   Place place(model.geometry);
@@ -190,6 +228,9 @@ TEST(KvCacheTierRandom, RowsFromTheTierAreThoseThatWereComputed) {
       options.shuffle_seed = random() | 1;
       options.context_max = 64;
       options.sequences_max = 3;
+      // What is declared may change with a restart.
+      if (life % 3 == 1) options.shared_prefixes = {Count(8), Count(20)};
+      if (life % 3 == 2) options.shared_prefixes = {Count(20), Count(12, 1)};
       TestCache cache(options);
       std::vector<Running> running;
       for (int step = 0; step < 120; ++step) {
@@ -200,7 +241,7 @@ TEST(KvCacheTierRandom, RowsFromTheTierAreThoseThatWereComputed) {
           prompt = prompt + Count(static_cast<uint32_t>(below(8)), static_cast<int32_t>(1000 * below(3)));
           Running added;
           const NamespaceDigests name_space =
-              cache->Namespace({.tenant = "test", .epoch = below(8) == 0 ? uint64_t{1} : 0});
+              cache->Namespace({.tenant = below(4) == 0 ? "other" : "test", .epoch = below(8) == 0 ? uint64_t{1} : 0});
           if (cache.TryAdmit(prompt, {.output = 6, .write = below(8) != 0}, name_space, added) !=
               KvCache::Outcome::kAdmitted)
             continue;

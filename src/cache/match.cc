@@ -11,10 +11,10 @@ BlockKey KvCache::Impl::Key(const Digest& previous, std::span<const TokenId> tok
   return options.block_key != nullptr ? options.block_key(previous, tokens) : hasher.Next(previous, tokens);
 }
 
-KvCache::Impl::Match KvCache::Impl::Find(std::optional<NodeId> root, const NamespaceId& name_space,
-                                         std::span<const TokenId> prompt) const {
+KvCache::Impl::Match KvCache::Impl::Find(const Asker& asker, std::span<const TokenId> prompt) const {
   CHECK(!prompt.empty());
-  if (root) return Extend(*root, 0, prompt);
+  const NamespaceId& name_space = NamespaceAt(asker, 0);
+  if (const std::optional<NodeId> root = tree.FindRoot(name_space)) return Extend(*root, 0, prompt, asker);
   Match match;
   const bool evicted = prompt.size() > block_tokens()
                            ? WasEvicted(TableHash(Key(name_space.digest, prompt.first(block_tokens())).digest))
@@ -32,14 +32,17 @@ bool KvCache::Impl::IsStateFor(NodeId node, std::span<const TokenId> wanted) con
 }
 
 // The longest usable prefix of `prompt` that goes on from the first `blocks` blocks, whose last is `tip`.
-KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt) const {
+KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::span<const TokenId> prompt,
+                                           const Asker& asker) const {
   const uint32_t limit = static_cast<uint32_t>(prompt.size()) - 1;  // the last token is always computed
   std::optional<uint64_t> missing_key;
   bool expired = false, expired_run = false;
+  Digest from = Cross(tip, blocks, asker);
+  const auto is_there = [&] { return from == tree.digest(tip); };  // what goes on from the shared prefix, if it is next
   while ((blocks + 1) * block_tokens() <= limit) {
     const std::span<const TokenId> tokens = prompt.subspan(blocks * block_tokens(), block_tokens());
-    const BlockKey key = Key(tree.digest(tip), tokens);
-    const std::optional<NodeId> child = tree.FindBlock(tip, key, tokens);
+    const BlockKey key = Key(from, tokens);
+    const std::optional<NodeId> child = is_there() ? tree.FindBlock(tip, key, tokens) : std::nullopt;
     if (!child) {
       missing_key = TableHash(key.digest);
       break;
@@ -49,15 +52,17 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
       break;
     }
     tip = *child;
-    ++blocks;
+    from = Cross(tip, ++blocks, asker);
   }
   const uint32_t whole = blocks * block_tokens();
   const std::span<const TokenId> wanted = prompt.subspan(whole, limit - whole);
-  const PrefixTree::Run run = tree.LongestRun(tip, wanted, [&](NodeId node) {
-    const bool old = IsExpired(node);
-    expired_run |= old;
-    return !old && HasAllSlots(node) && (!has_recurrent || IsStateFor(node, wanted));
-  });
+  PrefixTree::Run run;
+  if (is_there())
+    run = tree.LongestRun(tip, wanted, [&](NodeId node) {
+      const bool old = IsExpired(node);
+      expired_run |= old;
+      return !old && HasAllSlots(node) && (!has_recurrent || IsStateFor(node, wanted));
+    });
 
   Match match{.tokens = whole + run.tokens, .blocks = blocks, .tip = tip, .source = run.node};
   if (match.tokens == limit) {
@@ -67,8 +72,7 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
   } else if (run.tokens_any > run.tokens) {
     match.reason = has_recurrent ? MissReason::kSnapshotMissing : MissReason::kWindowNotResident;
     match.fork_edge = whole + run.tokens_any;
-  } else if (missing_key ? WasEvicted(*missing_key)
-                         : run.tokens == 0 && WasEvicted(Fingerprint(tree.digest(tip), wanted[0]))) {
+  } else if (missing_key ? WasEvicted(*missing_key) : run.tokens == 0 && WasEvicted(Fingerprint(from, wanted[0]))) {
     match.reason = MissReason::kEvicted;
   } else if (run.differs && match.tokens > 0) {
     match.reason = MissReason::kTokensDiffer;
@@ -83,8 +87,8 @@ KvCache::Impl::Match KvCache::Impl::Extend(NodeId tip, uint32_t blocks, std::spa
 // leaves what ends before it: P falls, by group in turn, until nothing is missing.
 void KvCache::Impl::ShrinkToWindows(Match& match) const {
   const auto shrink = [&](const Group& group) {
-    NodeId node = match.tip;
-    for (uint32_t block = match.blocks; block > FirstBlock(group, match.tokens); --block, node = tree.parent(node)) {
+    NodeId node = tree.LastBlock(match.tip);
+    for (uint32_t block = match.blocks; block > FirstBlock(group, match.tokens); --block, node = BlockBefore(node)) {
       if (node_slot(node, group.id) != kNoSlot) continue;
       match.fork_edge = std::max(match.fork_edge, match.tokens);
       match.reason = group.recurrent ? MissReason::kSnapshotMissing : MissReason::kWindowNotResident;
@@ -111,8 +115,8 @@ bool KvCache::Impl::Fits(const Match& match, uint64_t tokens_max) const {
       continue;
     }
     uint64_t available = group.pool.free() + group.pool.reusable();
-    NodeId node = match.tip;
-    for (uint32_t block = match.blocks; block > 0; --block, node = tree.parent(node))
+    NodeId node = match.blocks == 0 ? kNoNode : tree.LastBlock(match.tip);
+    for (uint32_t block = match.blocks; block > 0; --block, node = BlockBefore(node))
       available -= group.pool.pins(node_slot(node, group.id)) == 0;  // reusable until it is pinned now
     if (available < group.reserved + need - match.blocks) return false;
   }
@@ -127,12 +131,12 @@ KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& ind
     if (need > group.pool.size()) return Outcome::kNever;
   }
   if (free_sequences == 0) return Outcome::kWait;
-  const NamespaceId& name_space = request.name_space.id;
+  const Asker asker = AskerOf(request.name_space, request.prompt);
   Match match{.reason = MissReason::kReadDisabled};
-  if (request.read) match = Find(tree.FindRoot(name_space), name_space, request.prompt);
+  if (request.read) match = Find(asker, request.prompt);
   if (!Fits(match, request.tokens_max)) return Outcome::kWait;
 
-  const NodeId root = UseNamespace(request.name_space);
+  const NodeId root = UseNamespace(FirstDigests(asker));
   if (match.tip == kNoNode) match.tip = root;
   eviction.Request();
   index = memory.free[--free_sequences];
@@ -140,10 +144,12 @@ KvCache::Outcome KvCache::Impl::Admit(const AdmitRequest& request, uint32_t& ind
                                               .prompt = static_cast<uint32_t>(request.prompt.size()),
                                               .tokens_max = request.tokens_max,
                                               .root = tree.root_index(root),
+                                              .shared = asker.shared,
                                               .admitted = true,
                                               .read = request.read,
                                               .write = request.write};
   if (!fetches.empty()) fetches[index] = Fetch{};
+  memory.askers[index] = request.name_space;
   tree.Ref(made.tip);
   std::copy(request.prompt.begin(), request.prompt.end(), tokens(index).begin());
   for (Group& group : groups) {
@@ -160,7 +166,7 @@ uint32_t KvCache::Impl::Rematch(uint32_t index) {
   Sequence& mine = sequence(index);
   CHECK(!mine.started);
   if (!mine.read) return 0;
-  const Match match = Extend(mine.tip, mine.sealed, tokens(index).first(mine.prompt));
+  const Match match = Extend(mine.tip, mine.sealed, tokens(index).first(mine.prompt), AskerOf(index));
   mine.match.reason = match.reason;
   if (match.tokens <= mine.length) return 0;
   const uint32_t gained = match.tokens - mine.length;
@@ -175,8 +181,8 @@ void KvCache::Impl::Attach(uint32_t index, const Match& match) {
   Sequence& mine = sequence(index);
   totals.tokens_reused += match.tokens - mine.length;
   const std::span<NodeId> nodes = path(index);
-  NodeId node = match.tip;
-  for (uint32_t block = match.blocks; block > mine.sealed; --block, node = tree.parent(node)) nodes[block - 1] = node;
+  NodeId node = tree.LastBlock(match.tip);
+  for (uint32_t block = match.blocks; block > mine.sealed; --block, node = BlockBefore(node)) nodes[block - 1] = node;
   for (Group& group : groups) {
     const uint32_t first = FirstBlock(group, match.tokens);
     Claim& claimed = claim(index, group.id);
@@ -196,6 +202,7 @@ void KvCache::Impl::Attach(uint32_t index, const Match& match) {
   SetTip(index, match.tip);
   mine.sealed = match.blocks;
   mine.blocks = match.blocks;
+  MoveHome(index);
   if (match.source != kNoNode) CopySource(index, match);
   mine.length = mine.prepared = mine.dirty = match.tokens;
   mine.match = {.tokens = match.tokens, .reason = match.reason};

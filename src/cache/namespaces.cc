@@ -6,21 +6,25 @@
 
 namespace reprise {
 
-NodeId KvCache::Impl::UseNamespace(const NamespaceDigests& digests) {
-  std::optional<NodeId> root = tree.FindRoot(digests.id);
+NodeId KvCache::Impl::UseNamespace(const NamespaceDigests& digests, NodeId goes_on_from) {
+  NamespaceId id = digests.id;
+  if (goes_on_from != kNoNode) id.digest = hasher.Reroot(tree.digest(goes_on_from), digests.id);
+  std::optional<NodeId> root = tree.FindRoot(id);
   if (root) {
+    CHECK_EQ(tree.above(*root), goes_on_from);
     Unlink(tree.root_index(*root));
   } else {
     if (tree.roots() == memory.namespaces.size()) {
       uint32_t oldest = oldest_namespace;
-      while (memory.namespaces[oldest].sequences > 0) oldest = memory.namespaces[oldest].newer;
+      while (memory.namespaces[oldest].users > 0) oldest = memory.namespaces[oldest].newer;
       DropUnpinned(memory.namespaces[oldest].root);
     }
-    root = tree.AddRoot(digests.id);
+    root = tree.AddRoot(id, goes_on_from);
+    if (goes_on_from != kNoNode) ++memory.namespaces[tree.root_index(goes_on_from)].users;
     memory.namespaces[tree.root_index(*root)] = {.digests = digests, .root = *root, .tenant = TenantOf(digests)};
   }
   const uint32_t index = tree.root_index(*root);
-  ++memory.namespaces[index].sequences;
+  ++memory.namespaces[index].users;
   Link(index);
   return *root;
 }
@@ -38,14 +42,16 @@ std::optional<Digest> KvCache::Impl::TenantDigest(std::string_view tenant) const
 
 void KvCache::Impl::LeaveNamespace(const Sequence& sequence) {
   Namespace& left = memory.namespaces[sequence.root];
-  CHECK_GT(left.sequences, 0u);
-  --left.sequences;
+  CHECK_GT(left.users, 0u);
+  --left.users;
   Reap(sequence.tip);  // may be all of it
-  if (left.purged && left.sequences == 0) DropUnpinned(left.root);
+  if (left.purged && left.users == 0) DropUnpinned(left.root);
 }
 
 void KvCache::Impl::ForgetNamespace(uint32_t root) {
-  CHECK_EQ(memory.namespaces[root].sequences, 0u);
+  CHECK_EQ(memory.namespaces[root].users, 0u);
+  const NodeId above = tree.above(memory.namespaces[root].root);
+  if (above != kNoNode) --memory.namespaces[tree.root_index(above)].users;
   Unlink(root);
   memory.namespaces[root] = Namespace{};
 }
@@ -68,20 +74,20 @@ KvCache::Purged KvCache::Impl::Purge(std::string_view tenant) {
   const std::optional<Digest> wanted = TenantDigest(tenant);
   Purged purged;
   std::fill(memory.evicted.begin(), memory.evicted.end(), 0);  // a trace of what there was
-  for (uint32_t index = oldest_namespace; index != kNoNamespace;) {
-    Namespace& each = memory.namespaces[index];
-    index = each.newer;  // before it goes
-    if (each.purged || each.digests.tag(NamespaceTag::kTenant) != wanted) continue;
-    const NodeId root = each.root;
-    const uint32_t number = tree.root_index(root);
+  for (uint32_t i = 0; i < options.sequences_max; ++i) {       // in shared prefixes too, which stay
+    if (!sequence(i).admitted || memory.askers[i].tag(NamespaceTag::kTenant) != wanted) continue;
+    if (!fetches.empty() && fetches[i].active) EndFetch(i);  // with what is in place; it computes the rest
+    sequence(i).read = sequence(i).write = false;
+  }
+  std::vector<NodeId> roots;  // beforehand: with the last that goes on from a shared prefix that may go too
+  for (uint32_t index = oldest_namespace; index != kNoNamespace; index = memory.namespaces[index].newer) {
+    const Namespace& each = memory.namespaces[index];
+    if (!each.purged && each.digests.tag(NamespaceTag::kTenant) == wanted) roots.push_back(each.root);
+  }
+  for (const NodeId root : roots) {
+    Namespace& each = memory.namespaces[tree.root_index(root)];
     each.purged = true;
-    for (uint32_t i = 0; i < options.sequences_max; ++i) {
-      Sequence& sequence = memory.sequences[i];
-      if (!sequence.admitted || sequence.root != number) continue;
-      if (!fetches.empty() && fetches[i].active) EndFetch(i);  // with what is in place; it computes the rest
-      sequence.read = sequence.write = false;
-    }
-    const bool stays = each.sequences > 0;
+    const bool stays = each.users > 0;
     purged.blocks += DropUnpinned(root);
     if (!stays) continue;
     tree.Hide(root);

@@ -75,6 +75,7 @@ KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   for (uint32_t each : options.slots) slots += each;
   namespaces = carver.Array<Namespace>(tree.roots_max);
   sequences = carver.Array<Sequence>(count);
+  askers = carver.Array<NamespaceDigests>(count);
   free = carver.Array<uint32_t>(count);
   claims = carver.Array<Claim>(count * groups);
   tokens = carver.Array<TokenId>(count * options.context_max);
@@ -107,9 +108,11 @@ PrefixTreeOptions TreeOptions(const KvCacheOptions& options) {
     blocks = 4 * uint64_t{*std::max_element(options.slots.begin(), options.slots.end())} +
              CeilDiv(options.context_max, geometry.block_tokens);
   }
+  // What runs is in its own namespace, and keeps that of a shared prefix.
+  const uint64_t running = uint64_t{options.sequences_max} * (options.shared_prefixes.empty() ? 1 : 2);
   return {.block_tokens = geometry.block_tokens,
           .blocks_max = static_cast<uint32_t>(blocks),
-          .roots_max = static_cast<uint32_t>(std::min<uint64_t>(blocks, kIdleNamespacesMax) + options.sequences_max)};
+          .roots_max = static_cast<uint32_t>(std::min<uint64_t>(blocks, kIdleNamespacesMax) + running)};
 }
 
 EvictionOptions OrderOptions(const KvCacheOptions& options) {
@@ -149,6 +152,13 @@ SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group) {
           .shuffle_seed = options.shuffle_seed == 0 ? 0 : options.shuffle_seed + group};
 }
 
+std::optional<Footprint> SharedPrefixFootprint(const KvCacheOptions& options) {
+  uint64_t tokens = 0;
+  for (const std::vector<TokenId>& prefix : options.shared_prefixes) tokens += prefix.size();
+  if (tokens == 0) return std::nullopt;
+  return Footprint{"shared prefixes", tokens * sizeof(TokenId)};
+}
+
 std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
   std::vector<Footprint> lines;
   for (uint32_t g = 0; g < options.geometry.groups.size(); ++g) {
@@ -163,6 +173,7 @@ std::vector<Footprint> KvCache::Footprints(const KvCacheOptions& options) {
   for (Footprint& line : EvictionOrder::Footprints(OrderOptions(options))) lines.push_back(std::move(line));
   lines.push_back({"block tables", BlockTables::FootprintBytes(TableOptions(options))});
   lines.push_back({"kv sequences", Measure<Impl::Layout>(options)});
+  if (std::optional<Footprint> line = SharedPrefixFootprint(options)) lines.push_back(*std::move(line));
   return lines;
 }
 

@@ -85,7 +85,7 @@ uint64_t KvCache::Impl::StoreNext(Group& group) {
   }
   if (name_space.purged) return blocks * slot_bytes;
   uint32_t depth = 0;
-  for (NodeId node = tree.parent(first); !tree.IsRoot(node); node = tree.parent(node)) ++depth;
+  for (NodeId node = BlockBefore(first); !tree.IsRoot(node); node = BlockBefore(node)) ++depth;
   const TierRecord record{.name_space = name_space.digests,
                           .group = group.id,
                           .parent = tree.digest(tree.parent(first)),

@@ -30,4 +30,11 @@ BlockKey BlockHasher::Next(const Digest& previous, std::span<const TokenId> toke
   return BlockKey{hash_.Finish()};
 }
 
+Digest BlockHasher::Reroot(const Digest& last, const NamespaceId& name_space) {
+  hash_.Update("reprise/reroot/1");
+  hash_.Update(AsBytes(last));
+  hash_.Update(AsBytes(name_space.digest));
+  return hash_.Finish();
+}
+
 }  // namespace reprise

@@ -25,6 +25,10 @@ class BlockHasher {
   // the namespace's digest for a first block. `extras` in order of their offsets.
   BlockKey Next(const Digest& previous, std::span<const TokenId> tokens, std::span<const BlockExtra> extras = {});
 
+  // What the key of the first block after a shared prefix has as `previous`: `last` is the key of the prefix's last
+  // block in the shared scope, `name_space` that of whoever goes on from it.
+  Digest Reroot(const Digest& last, const NamespaceId& name_space);
+
  private:
   Sha256 hash_;
 };

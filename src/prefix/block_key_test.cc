@@ -25,6 +25,18 @@ TEST(BlockKey, ChainMatchesTheVectorsOfTheDocument) {
             "278ce1b2243b6944531deefab31790b746c0f7e12f7169cb7900436fd644c28c");
 }
 
+TEST(BlockKey, WhatFollowsASharedPrefixMatchesTheVectorsOfTheDocument) {
+  BlockHasher hasher;
+  const Digest shared = *Digest::FromHex("4f3d60d84ed2b809eba02da37738fb422e5169d8b76b92dbc5f1aceeeeecaffd");
+  const BlockKey last = hasher.Next(shared, Range(0, 64));
+  EXPECT_EQ(last.digest.Hex(), "1105bd49f38f8844e0766ce2fe00089e50e56c1145a45369399fa349fa77b350");
+  const Digest rest = hasher.Reroot(last.digest, NamespaceId{NamespaceA()});
+  EXPECT_EQ(rest.Hex(), "22548b5e7a1d60ef90f9ce5ff3096757006e8dd820d93e440f23b344bbadcfb9");
+  EXPECT_EQ(hasher.Next(rest, Range(64, 128)).digest.Hex(),
+            "63bb6b9baedcb1f6a14b283e08cdadc48f37afa93c1e7187a0f2d10a35491369");
+  EXPECT_NE(hasher.Reroot(last.digest, NamespaceId{shared}), rest);
+}
+
 // cases/identity 9: other content under the same placeholder tokens.
 TEST(BlockKey, OtherContentUnderTheSamePlaceholdersIsAnotherKey) {
   BlockHasher hasher;

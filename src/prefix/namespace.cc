@@ -75,10 +75,10 @@ std::vector<std::byte> EncodeGeometry(const Geometry& geometry) {
   return {out.bytes().begin(), out.bytes().end()};
 }
 
-NamespaceDigests DeriveNamespace(const ComputationIdentity& identity, const Geometry& geometry, const Scope& scope) {
-  ByteWriter epoch;
-  epoch.Put(scope.epoch);
-  NamespaceBuilder builder;
+namespace {
+
+// Fields 1 to 7: what is computed.
+void AddComputation(NamespaceBuilder& builder, const ComputationIdentity& identity, const Geometry& geometry) {
   builder.Add(NamespaceTag::kModel, AsBytes(identity.model));
   builder.Add(NamespaceTag::kTokenizer, AsBytes(identity.tokenizer));
   builder.Add(NamespaceTag::kAdapters, AsBytes(identity.adapters));
@@ -86,9 +86,24 @@ NamespaceDigests DeriveNamespace(const ComputationIdentity& identity, const Geom
   builder.Add(NamespaceTag::kAttention, AsBytes(identity.attention));
   builder.Add(NamespaceTag::kGeometry, EncodeGeometry(geometry));
   builder.Add(NamespaceTag::kNumerics, AsBytes(identity.numerics));
+}
+
+}  // namespace
+
+NamespaceDigests DeriveNamespace(const ComputationIdentity& identity, const Geometry& geometry, const Scope& scope) {
+  ByteWriter epoch;
+  epoch.Put(scope.epoch);
+  NamespaceBuilder builder;
+  AddComputation(builder, identity, geometry);
   builder.Add(NamespaceTag::kTenant, AsBytes(scope.tenant));
   builder.Add(NamespaceTag::kEpoch, epoch.bytes());
   if (scope.salt) builder.Add(NamespaceTag::kSalt, AsBytes(*scope.salt));
+  return builder.Finish();
+}
+
+NamespaceDigests DeriveSharedNamespace(const ComputationIdentity& identity, const Geometry& geometry) {
+  NamespaceBuilder builder;
+  AddComputation(builder, identity, geometry);
   return builder.Finish();
 }
 

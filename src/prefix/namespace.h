@@ -23,4 +23,7 @@ std::vector<std::byte> EncodeGeometry(const Geometry& geometry);
 
 NamespaceDigests DeriveNamespace(const ComputationIdentity& identity, const Geometry& geometry, const Scope& scope);
 
+// The shared scope's: tenant, epoch and salt are absent, so no tenant's is equal to it, whatever the tenant's name.
+NamespaceDigests DeriveSharedNamespace(const ComputationIdentity& identity, const Geometry& geometry);
+
 }  // namespace reprise

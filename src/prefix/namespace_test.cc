@@ -65,6 +65,14 @@ TEST(Namespace, MatchesTheVectorsOfTheDocument) {
   EXPECT_EQ(Derive(identity, VectorScope()), "e7b2d94ab86db7e5fb97f39b5718f189ac5610c65265a164426db12906151cf6");
 }
 
+TEST(Namespace, TheSharedScopeMatchesTheVectorAndHasNoTenant) {
+  const NamespaceDigests shared = DeriveSharedNamespace(VectorIdentity(), VectorGeometry());
+  EXPECT_EQ(shared.id.digest.Hex(), "4f3d60d84ed2b809eba02da37738fb422e5169d8b76b92dbc5f1aceeeeecaffd");
+  const NamespaceDigests own = DeriveNamespace(VectorIdentity(), VectorGeometry(), VectorScope());
+  for (size_t tag = 0; tag < kNamespaceTags; ++tag)
+    EXPECT_EQ(shared.tags[tag], tag < 7 ? own.tags[tag] : std::nullopt) << tag + 1;
+}
+
 TEST(Namespace, TagDigestsMatchTheVectorsOfTheDocument) {
   Scope scope = VectorScope();
   const NamespaceDigests unsalted = DeriveNamespace(VectorIdentity(), VectorGeometry(), scope);

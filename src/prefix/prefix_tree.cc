@@ -54,12 +54,14 @@ std::optional<NodeId> PrefixTree::FindRoot(const NamespaceId& name_space) const 
   return std::nullopt;
 }
 
-NodeId PrefixTree::AddRoot(const NamespaceId& name_space) {
+NodeId PrefixTree::AddRoot(const NamespaceId& name_space, NodeId goes_on_from) {
   CHECK_LT(roots_, options_.roots_max);
   const uint32_t index = free_roots_[options_.roots_max - 1 - roots_];
   const NodeId id(options_.blocks_max + index);
+  CHECK(goes_on_from == kNoNode || node(goes_on_from).kind == Kind::kBlock);
+  if (goes_on_from != kNoNode) Ref(goes_on_from);
   node(id) = Node{.digest = name_space.digest,
-                  .parent = kNoNode,
+                  .parent = goes_on_from,
                   .links = {},
                   .first_child = kNoNode,
                   .first_tail = kNoNode,
@@ -189,6 +191,7 @@ void PrefixTree::Remove(NodeId id) {
     if (!gone.hidden) IndexRemove(id);
     --(gone.kind == Kind::kRoot ? roots_ : blocks_);
     if (gone.kind == Kind::kRoot) free_roots_[options_.roots_max - 1 - roots_] = gone.root;
+    if (gone.kind == Kind::kRoot && gone.parent != kNoNode) Unref(gone.parent);
   }
   if (gone.kind != Kind::kRoot) {
     gone.links.right = free_;
@@ -245,7 +248,11 @@ void PrefixTree::CheckIntegrity() const {
     const Node& each = node(id);
     if (each.kind == Kind::kFree) continue;
     ++(each.kind == Kind::kRoot ? roots : each.kind == Kind::kBlock ? blocks : tails);
-    CHECK_EQ(each.parent == kNoNode, each.kind == Kind::kRoot);
+    CHECK(each.parent != kNoNode || each.kind == Kind::kRoot);
+    if (each.kind == Kind::kRoot && each.parent != kNoNode) {
+      CHECK(node(each.parent).kind == Kind::kBlock);
+      CHECK_GT(node(each.parent).refs, 0u);
+    }
     CHECK_LT(each.root, options_.roots_max);
     CHECK(each.kind == Kind::kRoot || each.root == node(each.parent).root);
     CHECK(each.kind != Kind::kTail || (each.first_child == kNoNode && each.first_tail == kNoNode));

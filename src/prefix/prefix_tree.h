@@ -42,8 +42,10 @@ class PrefixTree {
   uint32_t nodes_max() const { return static_cast<uint32_t>(nodes_.size()); }
 
   std::optional<NodeId> FindRoot(const NamespaceId& name_space) const;
+  // A root may go on from a block under another root, which is kept for as long as it is there: what follows a shared
+  // prefix hangs under roots of their own, so that siblings are always of one namespace.
   // REQUIRES: not there yet, fewer than roots_max roots.
-  NodeId AddRoot(const NamespaceId& name_space);
+  NodeId AddRoot(const NamespaceId& name_space, NodeId goes_on_from = kNoNode);
   // Nothing finds this root or block again by its digest; what hangs under it stays. No-op on a tail.
   void Hide(NodeId id);
 
@@ -54,10 +56,10 @@ class PrefixTree {
   std::optional<NodeId> AddBlock(NodeId parent, const BlockKey& key, std::span<const TokenId> tokens);
   // nullopt: the tree is full. REQUIRES: 0 < tokens.size() < block_tokens.
   std::optional<NodeId> AddTail(NodeId parent, std::span<const TokenId> tokens);
-  // REQUIRES: no children, no tails, no references.
+  // REQUIRES: no children, no tails, no references, roots that go on from it included.
   void Remove(NodeId id);
 
-  // References keep a node that is nobody's parent (a running sequence's last sealed block).
+  // References keep a node that is nobody's parent: a running sequence's last sealed block, what a root goes on from.
   void Ref(NodeId id) { ++node(id).refs; }
   void Unref(NodeId id);
   // No children, tails or references.
@@ -66,7 +68,12 @@ class PrefixTree {
   bool Exists(NodeId id) const { return node(id).kind != Kind::kFree; }
   bool IsRoot(NodeId id) const { return node(id).kind == Kind::kRoot; }
   bool IsTail(NodeId id) const { return node(id).kind == Kind::kTail; }
-  NodeId parent(NodeId id) const { return node(id).parent; }  // kNoNode of a root
+  NodeId parent(NodeId id) const { return IsRoot(id) ? kNoNode : node(id).parent; }
+  // Its parent; of a root what it goes on from, or kNoNode.
+  NodeId above(NodeId id) const { return node(id).parent; }
+  // The last block of the prefix that ends here: the block itself, or what a root goes on from. A root if there is
+  // none.
+  NodeId LastBlock(NodeId id) const { return IsRoot(id) && above(id) != kNoNode ? above(id) : id; }
   // What the keys of its blocks chain from: a block's key or a root's namespace. REQUIRES: no tail.
   const Digest& digest(NodeId id) const { return node(id).digest; }
   std::span<const TokenId> tokens(NodeId id) const;  // empty for a root
@@ -151,8 +158,8 @@ class PrefixTree {
  private:
   enum class Kind : uint8_t { kFree = 0, kRoot, kBlock, kTail };
   struct Node {
-    Digest digest;  // root: namespace; block: key; tail: none
-    NodeId parent;
+    Digest digest;             // root: namespace; block: key; tail: none
+    NodeId parent;             // root: what it goes on from
     TreapLinks<NodeId> links;  // block: among its siblings, by tokens; tail: a list, left is newer; free: a list, right
     NodeId first_child, first_tail;  // first_child: top of the treap
     uint32_t tails;

@@ -89,6 +89,26 @@ TEST_F(PrefixTreeTest, ParentsAndReferencedNodesAreNotRemoved) {
   tree_.CheckIntegrity();
 }
 
+TEST_F(PrefixTreeTest, ARootThatGoesOnFromABlockKeepsItAndIsNoneOfItsChildren) {
+  const NodeId shared = tree_.AddRoot(Root(1));
+  const NodeId last = *tree_.AddBlock(shared, Key(1), Tokens({1, 2, 3, 4}));
+  const NodeId rest = tree_.AddRoot(Root(2), last);
+  const NodeId next = *tree_.AddBlock(rest, Key(2), Tokens({5, 6, 7, 8}));
+  tree_.CheckIntegrity();
+  EXPECT_EQ(tree_.LastBlock(rest), last);
+  EXPECT_EQ(tree_.LastBlock(tree_.parent(next)), last);
+  EXPECT_EQ(tree_.LastBlock(shared), shared);
+  EXPECT_EQ(tree_.parent(rest), kNoNode);
+  EXPECT_EQ(tree_.AnyChild(last), kNoNode);
+  EXPECT_EQ(tree_.LongestRun(last, Tokens({5, 6, 7, 8}), Any).node, kNoNode);
+  EXPECT_FALSE(tree_.IsFreeLeaf(last));
+  tree_.Remove(next);
+  tree_.Remove(rest);
+  EXPECT_TRUE(tree_.IsFreeLeaf(last));
+  tree_.Remove(last);
+  tree_.CheckIntegrity();
+}
+
 // Adds and removes at random beside a map; keys crowd into few places of the index, so that probes and
 // removals cross each other.
 TEST(PrefixTreeRandom, FindsWhatAMapFinds) {

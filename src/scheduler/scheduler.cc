@@ -71,6 +71,17 @@ void Scheduler::AdmitWaiting() {
   }
 }
 
+// How much of their prompts two may share, were the tokens equal: all in one namespace, or what is everyone's.
+uint32_t Scheduler::Shareable(const Sequence& a, const Sequence& b) const {
+  const NamespaceDigests& mine = a.request.name_space;
+  const NamespaceDigests& theirs = b.request.name_space;
+  if (!mine.shared) return mine.id == theirs.id ? UINT32_MAX : 0;
+  const uint32_t of_a = cache_.SharedTokens(mine, std::span(a.tokens).first(a.prompt_tokens));
+  const uint32_t of_b = cache_.SharedTokens(theirs, std::span(b.tokens).first(b.prompt_tokens));
+  if (mine.id == theirs.id && of_a == of_b) return UINT32_MAX;
+  return mine.shared == theirs.shared ? std::min(of_a, of_b) : 0;
+}
+
 // Another sequence, started and not done with its prompt, is about to seal at least one whole block more
 // of this prompt than is in place.
 bool Scheduler::WaitsForLeader(const Sequence& follower) const {
@@ -79,11 +90,8 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
   const uint32_t have = follower.kv.length();
   for (const auto& leader : running_) {
     if (leader.get() == &follower || leader->prompt_done()) continue;
-    if (!leader->started && !leader->kv.fetching()) continue;
-    if ((!leader->request.cache_write && !leader->kv.fetching()) ||
-        leader->request.name_space.id != follower.request.name_space.id)
-      continue;
-    const uint32_t limit = std::min(follower.prompt_tokens - 1, leader->prompt_tokens);
+    if (!leader->kv.fetching() && (!leader->started || !leader->request.cache_write)) continue;
+    const uint32_t limit = std::min({follower.prompt_tokens - 1, leader->prompt_tokens, Shareable(follower, *leader)});
     uint32_t common = 0;
     while (common < limit && follower.tokens[common] == leader->tokens[common]) ++common;
     const uint32_t shared = common / block_tokens * block_tokens;

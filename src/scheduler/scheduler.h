@@ -137,6 +137,7 @@ class Scheduler {
 
   void AdmitWaiting();
   void Report(Sequence& sequence);
+  uint32_t Shareable(const Sequence& a, const Sequence& b) const;
   bool WaitsForLeader(const Sequence& follower) const;
   bool LooksAgain(Sequence& sequence);
   void AddSlice(Sequence& sequence, uint32_t rows);

@@ -43,6 +43,7 @@ class SchedulerTest : public testing::Test {
     cache_options.context_max = options.context_max;
     cache_options.in_flight_max = options.step_rows_max;
     cache_options.shuffle_seed = 7;
+    cache_options.shared_prefixes = shared_prefixes_;
     cache_ = std::make_unique<KvCache>(cache_options, ledger_);
     executor_.UseSlots(cache_->group_views());
     scheduler_ = std::make_unique<Scheduler>(options, *cache_, ledger_);
@@ -50,11 +51,14 @@ class SchedulerTest : public testing::Test {
   }
 
   SequenceId Enqueue(std::vector<TokenId> prompt, uint32_t output) {
+    return Enqueue(std::move(prompt), output, name_space_);
+  }
+  SequenceId Enqueue(std::vector<TokenId> prompt, uint32_t output, const NamespaceDigests& name_space) {
     const SequenceId id(next_id_++);
     expected_[id] = prompt;
     outputs_[id] = output;
     const uint32_t tokens_max = static_cast<uint32_t>(prompt.size()) + output;
-    scheduler_->Enqueue({.id = id, .name_space = name_space_, .prompt = std::move(prompt), .tokens_max = tokens_max});
+    scheduler_->Enqueue({.id = id, .name_space = name_space, .prompt = std::move(prompt), .tokens_max = tokens_max});
     return id;
   }
 
@@ -93,6 +97,7 @@ class SchedulerTest : public testing::Test {
   FakeExecutor executor_{{}, kBlockTokens};
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::vector<TokenId>> shared_prefixes_;
   NamespaceDigests name_space_;
   uint64_t next_id_ = 1;
   std::map<SequenceId, std::vector<TokenId>> expected_;  // prompt and what was generated
@@ -110,6 +115,36 @@ TEST_F(SchedulerTest, OnePromptSentByManyIsComputedOnce) {
     RunAll();
     // The first computes 305; the others only what follows the last whole shared block.
     EXPECT_LE(executor_.rows_computed - before, 305u + (clients - 1) * (305 - whole)) << clients;
+  }
+}
+
+TEST_F(SchedulerTest, WhatTenantsShareIsComputedOnceAndTheRestByEach) {
+  const std::vector<TokenId> prompt = Tokens(300, 1);
+  constexpr uint32_t kShared = 160;
+  for (const bool declared : {true, false}) {
+    if (declared) shared_prefixes_ = {{prompt.begin(), prompt.begin() + kShared}};
+    Make(400, 200);
+    const uint64_t before = executor_.rows_computed;
+    for (const char* tenant : {"a", "b", "c", "d"}) Enqueue(prompt, 1, cache_->Namespace({.tenant = tenant}));
+    RunAll();
+    EXPECT_EQ(executor_.rows_computed - before, declared ? 300u + 3 * (300 - kShared) : 4 * 300u);
+    shared_prefixes_.clear();
+  }
+}
+
+TEST_F(SchedulerTest, NobodyWaitsForBlocksThatItCannotShare) {
+  const std::vector<TokenId> prompt = Tokens(96, 1);
+  shared_prefixes_ = {{prompt.begin(), prompt.begin() + 80}};
+  // One that parts within the shared prefix is private from its first token on; the control could share, and waits.
+  for (const uint32_t common : {75, 90}) {
+    Make(400, 200, {.step_rows_max = 60});
+    Enqueue(prompt, 1);
+    Step();
+    const SequenceId other = Enqueue(Join({prompt.begin(), prompt.begin() + common}, Tokens(30, 2)), 1);
+    Step();  // 36 rows of the first are left
+    EXPECT_EQ(scheduler_->info(other).prompt_done, common == 75 ? 24u : 48u) << common;
+    EXPECT_EQ(scheduler_->step().size(), common == 75 ? 2u : 1u);
+    RunAll();
   }
 }
 
