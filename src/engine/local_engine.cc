@@ -193,6 +193,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Load(const LocalEngine
   local->forward_ =
       std::make_unique<ForwardPass>(description, *local->weights_, ForwardFor(options, local->plan_.context),
                                     cache->group_views(), Compute{local->pool_.get(), local->isa_}, ledger);
+  if (local->tier_ != nullptr) local->WarmUp(*cache);
   local->engine_ = std::make_unique<TextEngine>(SchedulerFor(options, local->plan_.context), std::move(cache),
                                                 *local->forward_, *local->tokenizer_, ledger);
   return local;
@@ -216,6 +217,27 @@ void LocalEngine::OpenDisk(const DiskTierOptions& options, const KvCacheOptions&
   disk_.read_only = opened->read_only;
   tier_ = MakeThreadedTier(ThreadsFor(cache.geometry, options), std::move(opened->store), ledger);
   disk_.opened = std::move(*opened);
+}
+
+// The first steps of a start are slow: memory is touched for the first time. Done here they are nobody's, and the cache
+// knows what computing takes before it has to weigh it against reading.
+void LocalEngine::WarmUp(KvCache& cache) {
+  constexpr uint32_t kRows = 32;
+  const uint32_t rows = std::min({kRows, plan_.context, forward_->batch_rows_max()});
+  const std::vector<TokenId> tokens(rows);
+  for (int run = 0; run < 2; ++run) {
+    CacheSequence sequence;
+    const NamespaceDigests name_space = cache.Namespace({});
+    if (cache.Admit({.name_space = name_space, .prompt = tokens, .tokens_max = rows, .read = false, .write = false},
+                    sequence) != KvCache::Outcome::kAdmitted)
+      return;
+    sequence.Prepare(rows);
+    const BatchSlice slice{.tokens = tokens, .tables = sequence.tables(), .logits_rows = 1};
+    const auto start = std::chrono::steady_clock::now();
+    if (!forward_->Run({std::span(&slice, 1)}).ok()) return;  // a request will find it out, and say so
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (run > 0) cache.ObservePrefill(rows, rows * (rows - 1) / 2.0, took.count());
+  }
 }
 
 LocalEngine::~LocalEngine() = default;

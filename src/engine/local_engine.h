@@ -105,6 +105,7 @@ class LocalEngine {
 
  private:
   LocalEngine() = default;
+  void WarmUp(KvCache& cache);
   void OpenDisk(const DiskTierOptions& options, const KvCacheOptions& cache, Ledger& ledger);
 
   MemoryPlan plan_;
