@@ -17,6 +17,7 @@ namespace reprise {
 void AddServeCommand(CLI::App& app, int& status);
 void AddChatCommand(CLI::App& app, int& status);
 void AddInspectCommand(CLI::App& app, int& status);
+void AddInspectTierCommands(CLI::App& inspect, int& status);  // record, segment
 void AddBenchCommand(CLI::App& app, int& status);
 void AddCacheCommand(CLI::App& app, int& status);
 

@@ -1,4 +1,5 @@
-// reprise inspect: what a GGUF file holds, and whether and how it can be served.
+// reprise inspect: what a GGUF file holds, and whether and how it can be served; and, in inspect_tier.cc, what a file
+// of the disk tier holds.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -85,11 +86,15 @@ void Print(const ModelDescription& model, bool tensors) {
 
 void AddInspectCommand(CLI::App& app, int& status) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command = app.add_subcommand("inspect", "show what a GGUF file holds and whether it can be served");
-  command->add_option("model", flags->path, "the model, a GGUF file")->required();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "show what a GGUF file holds and whether it can be served, or a file of the disk tier");
+  command->add_option("model", flags->path, "the model, a GGUF file");
   command->add_flag("--json", flags->json, "print JSON");
   command->add_flag("--tensors", flags->tensors, "list every tensor");
-  command->callback([flags, &status] {
+  AddInspectTierCommands(*command, status);
+  command->callback([flags, command, &status] {
+    if (!command->get_subcommands().empty()) return;
+    if (flags->path.empty()) throw CLI::RequiredError("model");
     const auto model = OpenModel(flags->path, ElementType::kF16, {});
     if (!model.ok()) {
       status = Report(model.status());

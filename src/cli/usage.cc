@@ -124,7 +124,9 @@ std::string ExplainUsage(const CLI::App& app, const CLI::ParseError& error, cons
     return absl::StrCat("there is no command '", arguments[0], "'",
                         nearest.empty() ? "" : absl::StrCat("; did you mean `reprise ", nearest, "`?"), help);
   }
-  if (!CommandsOf(*chosen[0]).empty()) return ExplainFamily(*chosen[0], error, help);
+  // `inspect` takes a model or one of its own commands.
+  const bool takes_model = chosen[0]->get_option_no_throw("model") != nullptr && chosen[0]->get_subcommands().empty();
+  if (!CommandsOf(*chosen[0]).empty() && !takes_model) return ExplainFamily(*chosen[0], error, help);
   return ExplainOne(*chosen[0], error, help);
 }
 

@@ -40,7 +40,7 @@ inline constexpr uint32_t kRecordPrefixBytes = 64;
 // has to round outwards anyway (docs/format/record.md).
 inline constexpr uint32_t kRecordAlignment = 64;
 // Of any group: what a header may claim.
-inline constexpr uint64_t kRecordSlotBytesMax = 1 << 30;
+inline constexpr uint64_t kRecordSlotBytesMax = 256 << 20;
 
 // What a group's slots are made of, as a record says it.
 struct RecordShape {
