@@ -284,6 +284,7 @@ void CheckRecord(const TierRecord& record, const RecordShape& shape) {
   else
     CHECK(!record.tokens.empty() && record.tokens.size() < shape.block_tokens);
   CHECK_EQ(record.first_token % shape.block_tokens, 0u);
+  CHECK_LE(shape.slot_bytes, kRecordSlotBytesMax);
   for (std::span<const std::byte> payload : record.payloads) CHECK_EQ(payload.size(), shape.slot_bytes);
 }
 
