@@ -210,6 +210,7 @@ class TestCache {
     BlockKeyFunction block_key = nullptr;
     EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
     uint32_t reusable_ttl_s = 0;
+    uint32_t soft_pin_blocks = 0;
     std::vector<TenantQuota> quotas;
     std::vector<std::vector<TokenId>> shared_prefixes;
     bool own_memory = false;  // K and V in an OwnMemory
@@ -346,6 +347,7 @@ class TestCache {
     full.block_key = options.block_key;
     full.eviction = options.eviction;
     full.reusable_ttl_s = options.reusable_ttl_s;
+    full.soft_pin_blocks = options.soft_pin_blocks;
     full.quotas = options.quotas;
     full.tier = options.tier;
     full.tiered = options.tier != nullptr;

@@ -48,11 +48,13 @@ std::optional<SlotId> KvCache::Impl::TryTakeSlot(Group& group) {
 
 bool KvCache::Impl::EvictOne(Group& group) {
   if (group.window == 0) {
-    const std::optional<NodeId> victim = eviction.Victim();
+    std::optional<NodeId> victim = ExpiredBlock();
+    if (!victim) victim = eviction.Victim();
     if (victim) DropNode(*victim, /*evicted=*/true);
     return victim.has_value();
   }
-  const std::optional<SlotId> oldest = WindowVictim(group);
+  std::optional<SlotId> oldest = ExpiredSlot(group);
+  if (!oldest) oldest = WindowVictim(group);
   if (!oldest) return false;
   const NodeId node = group.owner[oldest->value()];
   if (tree.IsTail(node)) {
@@ -71,8 +73,10 @@ void KvCache::Impl::Keep(Group& group, SlotId slot, uint32_t level) {
   Offer(group, slot);
 }
 
-// What no edge needs goes first, the oldest before the others; then what is worth least.
+// What no edge needs goes first, the oldest before the others; then what is worth least; what is soft pinned last.
 bool KvCache::Impl::IsWorthLess(const Group& group, SlotId a, SlotId b) const {
+  const bool is_pinned = KeepLevel(group, a) == kSoftPinnedLevel;
+  if (is_pinned != (KeepLevel(group, b) == kSoftPinnedLevel)) return !is_pinned;
   if ((KeepLevel(group, a) == 0) != (KeepLevel(group, b) == 0)) return KeepLevel(group, a) == 0;
   if (!has_full) return KeepLevel(group, a) < KeepLevel(group, b);
   return eviction.IsWorthLess(group.owner[a.value()], group.owner[b.value()]);
@@ -102,6 +106,7 @@ void KvCache::Impl::PinSlot(Group& group, SlotId slot) {
   const bool first = group.pool.pins(slot) == 0;
   if (first && group.window != 0) group.reusable.Remove(slot);
   group.pool.Pin(slot);
+  if (first) ages.Remove(group.owner[slot.value()]);
   if (first && has_full) eviction.SetEvictable(group.owner[slot.value()], false);
 }
 
@@ -116,7 +121,7 @@ void KvCache::Impl::UnpinSlot(Group& group, SlotId slot) {
 // The node is unpinned in one group; if that was the last, its age begins and it may be evicted.
 void KvCache::Impl::LetGo(NodeId node) {
   if (IsPinned(node)) return;
-  if (!memory.used_ms.empty()) memory.used_ms[node.value()] = now_ms;
+  ages.LetGo(node, now_ms);
   if (!has_full) return;
   eviction.LetGo(node);
   eviction.SetEvictable(node, tree.IsFreeLeaf(node));
@@ -174,6 +179,8 @@ void KvCache::Impl::DropNode(NodeId node, bool evicted) {
 }
 
 void KvCache::Impl::RemoveNode(NodeId node) {
+  ages.Remove(node);
+  ShortenSoftPins(node);
   if (tree.IsRoot(node))
     ForgetNamespace(tree.root_index(node));
   else if (has_full)
@@ -224,8 +231,23 @@ void KvCache::Impl::LeavePath(uint32_t index) {
 }
 
 bool KvCache::Impl::IsExpired(NodeId node) const {
-  return !memory.used_ms.empty() && !IsPinned(node) &&
-         now_ms - memory.used_ms[node.value()] > uint64_t{1000} * options.reusable_ttl_s;
+  return ages.Contains(node) && now_ms - ages.since_ms(node) > uint64_t{1000} * options.reusable_ttl_s;
+}
+
+// The one let go of longest ago: what follows a block was let go of before it.
+std::optional<NodeId> KvCache::Impl::ExpiredBlock() const {
+  const NodeId oldest = ages.oldest();
+  if (!has_full || oldest == kNoNode || !IsExpired(oldest) || !eviction.evictable(oldest)) return std::nullopt;
+  return oldest;
+}
+
+std::optional<SlotId> KvCache::Impl::ExpiredSlot(const Group& group) const {
+  if (ages.empty()) return std::nullopt;
+  for (uint32_t list = 0; list < Tenants() * kKeepLevels; ++list) {
+    const std::optional<SlotId> oldest = group.reusable.Oldest(list);
+    if (oldest && IsExpired(group.owner[oldest->value()])) return oldest;
+  }
+  return std::nullopt;
 }
 
 // Removes nodes from this one up that hold nothing and lead nowhere: empty roots, and blocks of models that

@@ -8,7 +8,7 @@ namespace reprise {
 
 EvictionOrder::Layout::Layout(const EvictionOptions& options, Carver& carver) {
   states = carver.Array<State>(options.nodes_max);
-  lists = carver.Array<List>(uint64_t{options.shares.size()} * BlockClass::kCount);
+  lists = carver.Array<List>(uint64_t{options.shares.size()} * kLists);
 }
 
 std::vector<Footprint> EvictionOrder::Footprints(const EvictionOptions& options) {
@@ -76,6 +76,15 @@ void EvictionOrder::SetEvictable(NodeId id, bool evictable) {
   each.listed = evictable;
 }
 
+void EvictionOrder::SetSoftPinned(NodeId id, bool pinned) {
+  State& each = state(id);
+  CHECK(each.exists);
+  const bool listed = each.listed;
+  SetEvictable(id, false);
+  each.soft_pinned = pinned;
+  SetEvictable(id, listed);
+}
+
 void EvictionOrder::Erase(NodeId id) {
   SetEvictable(id, false);
   State& gone = state(id);
@@ -88,6 +97,7 @@ float EvictionOrder::Value(NodeId id) const {
 }
 
 bool EvictionOrder::IsWorthLess(NodeId a, NodeId b) const {
+  if (state(a).soft_pinned != state(b).soft_pinned) return state(b).soft_pinned;
   if (policy_ == EvictionPolicy::kValuePerByte && Value(a) != Value(b)) return Value(a) < Value(b);
   return IsBefore(a, b);
 }
@@ -99,7 +109,7 @@ std::optional<NodeId> EvictionOrder::Least(uint32_t tenant) const {
   const auto consider = [&](NodeId id) {
     if (least == kNoNode || IsWorthLess(id, least)) least = id;
   };
-  for (const List& list : lists_.subspan(tenant * BlockClass::kCount, BlockClass::kCount)) {
+  for (const List& list : lists_.subspan(tenant * kLists, kLists)) {
     if (list.top == kNoNode) continue;
     consider(list.oldest);
     if (policy_ == EvictionPolicy::kValuePerByte) consider(list.newest);
@@ -128,7 +138,7 @@ void EvictionOrder::CheckIntegrity() const {
     NodeId last = kNoNode;
     for (NodeId id = order().First(list.top); id != kNoNode; id = order().Next(id)) {
       CHECK(state(id).listed);
-      CHECK_EQ(state(id).tenant * BlockClass::kCount + state(id).which.index(), i);
+      CHECK_EQ(ListIndex(state(id)), i);
       CHECK(order().IsLinked(list.top, id));
       CHECK(last == kNoNode || IsBefore(last, id));
       last = id;

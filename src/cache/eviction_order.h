@@ -6,7 +6,8 @@
 //                           blocks evicts itself, not what is in use.
 //   lru_with_tenant_quota   the one let go of longest ago.
 //
-// Under both, tenants with more than their quota give first, the one furthest above it before the others.
+// Under both, what is soft pinned goes after all others of its tenant; tenants with more than their quota give first,
+// the one furthest above it before the others.
 //
 // Ownership: all memory from the ledger, in the constructor.
 // Threads:   one thread. Nothing allocates after construction. O(log blocks), and O(classes x tenants) for Victim.
@@ -80,6 +81,8 @@ class EvictionOrder {
   // Whether it may be evicted: nobody uses it and nothing follows.
   void SetEvictable(NodeId id, bool evictable);
   bool evictable(NodeId id) const { return state(id).listed; }
+  void SetSoftPinned(NodeId id, bool pinned);
+  bool soft_pinned(NodeId id) const { return state(id).soft_pinned; }
   // It is gone.
   void Erase(NodeId id);
 
@@ -99,7 +102,7 @@ class EvictionOrder {
     TreapLinks<NodeId> links;
     BlockClass which;
     uint8_t tenant;
-    bool exists, listed;
+    bool exists, listed, soft_pinned;
   };
   struct List {  // of one tenant and class, in the order of `last`
     NodeId top = kNoNode, oldest = kNoNode, newest = kNoNode;
@@ -110,14 +113,19 @@ class EvictionOrder {
   };
   struct Layout {
     std::span<State> states;
-    std::span<List> lists;  // [tenants][classes]
+    std::span<List> lists;  // [tenants][kLists]
     Layout(const EvictionOptions& options, Carver& carver);
   };
 
   State& state(NodeId id) { return states_[id.value()]; }
   const State& state(NodeId id) const { return states_[id.value()]; }
   uint64_t Now() { return policy_ == EvictionPolicy::kLruWithTenantQuota ? ++clock_ : density_.now(); }
-  List& ListOf(const State& each) { return lists_[each.tenant * BlockClass::kCount + each.which.index()]; }
+  // Of a tenant: by class, and of what is soft pinned.
+  static constexpr uint32_t kLists = BlockClass::kCount + 1;
+  static uint32_t ListIndex(const State& each) {
+    return each.tenant * kLists + (each.soft_pinned ? BlockClass::kCount : each.which.index());
+  }
+  List& ListOf(const State& each) { return lists_[ListIndex(each)]; }
   Treap<NodeId, LinksOf> order() const { return Treap<NodeId, LinksOf>(LinksOf{states_}); }
   bool IsBefore(NodeId a, NodeId b) const {
     return state(a).last != state(b).last ? state(a).last < state(b).last : a < b;

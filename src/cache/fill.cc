@@ -224,10 +224,10 @@ void KvCache::Impl::Release(uint32_t index) {
   }
   ClearDirty(index);
   LeavePath(index);
+  for (uint32_t block = mine.blocks; block > 0; --block)  // children before parents: see ReuseLists, AgeList
+    for (Group& group : groups)
+      if (table(index, group.id)[block - 1] != kNoSlot) UnpinBlock(index, group, block - 1);
   for (Group& group : groups) {
-    const std::span<const SlotId> slots = table(index, group.id);
-    for (uint32_t block = mine.blocks; block > 0; --block)  // children before parents: see ReuseList
-      if (slots[block - 1] != kNoSlot) UnpinBlock(index, group, block - 1);
     const Claim& mine_here = claim(index, group.id);
     CHECK_EQ(mine_here.pinned, 0u);
     group.reserved -= mine_here.need;

@@ -15,6 +15,8 @@ void KvCache::Impl::CheckIntegrity() const {
   CheckSequences();
   CheckNamespaces();
   CheckShared();
+  CheckAges();
+  CheckSoftPins();
 }
 
 // Slots: each is free, pinned by sequences as often as it says, or reusable; and reservations can be met.
@@ -87,6 +89,24 @@ void KvCache::Impl::CheckNodes() const {
     }
   }
   for (uint32_t left : owned) CHECK_EQ(left, 0u);
+}
+
+// What nobody uses is listed from the oldest on.
+void KvCache::Impl::CheckAges() const {
+  if (ages.empty()) return;
+  std::vector<bool> listed(tree.nodes_max());
+  uint64_t last_ms = 0;
+  for (NodeId node = ages.oldest(); node != kNoNode; node = ages.next(node)) {
+    CHECK(ages.Contains(node) && tree.Exists(node) && !IsPinned(node));
+    CHECK_LE(last_ms, ages.since_ms(node));
+    last_ms = ages.since_ms(node);
+    listed[node.value()] = true;
+  }
+  for (uint32_t i = 0; i < listed.size(); ++i) {
+    const NodeId node(i);
+    CHECK_EQ(listed[i], ages.Contains(node));
+    if (tree.Exists(node) && !tree.IsRoot(node) && !HasNoSlots(node)) CHECK_EQ(listed[i], !IsPinned(node));
+  }
 }
 
 // Paths: a running sequence's sealed blocks are the ancestors of its tip, in place and with its tokens.

@@ -28,6 +28,7 @@ KvCache::Impl::Impl(const KvCacheOptions& given, Ledger& ledger)
       declared(SharedPrefixRegion(given, ledger)),
       region(ledger.Take("kv sequences", Measure<Layout>(given))),
       memory(Carve<Layout>(region, given)),
+      ages(memory.ages),
       tree(TreeOptions(given), ledger),
       tables(TableOptions(given), ledger),
       eviction(OrderOptions(given), ledger),
@@ -121,7 +122,10 @@ KvCache::KvCache(const KvCacheOptions& options, Ledger& ledger) : impl_(std::mak
 
 KvCache::~KvCache() { CHECK_EQ(impl_->free_sequences, impl_->options.sequences_max); }
 
-void KvCache::SetTime(uint64_t ms) { impl_->now_ms = std::max(impl_->now_ms, ms); }
+void KvCache::SetTime(uint64_t ms) {
+  impl_->now_ms = std::max(impl_->now_ms, ms);
+  impl_->EndSoftPins();
+}
 
 KvCache::Outcome KvCache::Admit(const AdmitRequest& request, CacheSequence& sequence) {
   CHECK(!sequence);
@@ -158,6 +162,10 @@ NamespaceDigests KvCache::Namespace(const Scope& scope, std::optional<std::strin
   if (!options.shared_prefixes.empty() && !scope.salt)  // a salt narrows: nothing is shared under one
     digests.shared = DeriveSharedNamespace(identity, options.geometry).id;
   return digests;
+}
+
+uint32_t KvCache::SoftPin(const NamespaceDigests& name_space, std::span<const TokenId> prefix, uint32_t ttl_ms) {
+  return impl_->SoftPinPrefix(name_space, prefix, ttl_ms);
 }
 
 KvCache::Purged KvCache::Purge(std::string_view tenant) { return impl_->Purge(tenant); }

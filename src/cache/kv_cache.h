@@ -53,7 +53,8 @@ struct KvCacheOptions {
   uint32_t context_max = 0;     // tokens of one sequence
   uint32_t in_flight_max = 0;   // rows that one Prepare may ask for
   EvictionPolicy eviction = EvictionPolicy::kValuePerByte;
-  uint32_t reusable_ttl_s = 0;      // blocks unused for longer are expired; 0: never
+  uint32_t reusable_ttl_s = 0;      // blocks unused for longer are expired, and go first; 0: never
+  uint32_t soft_pin_blocks = 0;     // that SoftPin may protect at once; each has a slot in every group
   std::vector<TenantQuota> quotas;  // at most kTenantQuotasMax; what they leave is everyone else's together
   // Beginnings of prompts that are everyone's, at most kSharedPrefixesMax, cut to whole blocks: a prompt that has all
   // of one shares it with other tenants, and nothing else (docs/format/identity.md).
@@ -152,7 +153,7 @@ class KvCache {
   KvCache(const KvCacheOptions& options, Ledger& ledger);
   ~KvCache();
 
-  // The time, for reusable_ttl_s: of any clock that does not go back.
+  // The time, for reusable_ttl_s and soft pins: of any clock that does not go back.
   void SetTime(uint64_t ms);
 
   enum class Outcome : uint8_t {
@@ -191,6 +192,13 @@ class KvCache {
   // The namespace of this cache's computation for a scope, with the identity's adapters or, if given, these
   // (docs/format/identity.md). Without a salt it takes part in the shared prefixes. Hashes; keep the result.
   NamespaceDigests Namespace(const Scope& scope, std::optional<std::string_view> adapters = std::nullopt) const;
+
+  // The blocks that are there of this prefix, from its first token on, go after all others of their tenant for so
+  // long, and after all others where no tenant is above its quota. It orders evictions and nothing else: no admission
+  // waits for it, running sequences take its slots before they go without, and reusable_ttl_s ends it. The oldest soft
+  // pins give way to what is beyond the budget; the same prefix again is renewed. Returns the tokens, in whole blocks.
+  // O(blocks of the prefix, and of those that give way).
+  uint32_t SoftPin(const NamespaceDigests& name_space, std::span<const TokenId> prefix, uint32_t ttl_ms);
 
   // Forgets everything of the scope's tenant, whatever its epoch, salt or adapters; not what is everyone's. What
   // running sequences use cannot be found any more and goes with the last of them.

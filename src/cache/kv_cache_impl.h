@@ -19,6 +19,7 @@
 #include "base/carver.h"
 #include "block/block_tables.h"
 #include "block/slot_pool.h"
+#include "cache/age_list.h"
 #include "cache/eviction_order.h"
 #include "cache/fetch_model.h"
 #include "cache/kv_cache.h"
@@ -52,8 +53,10 @@ bool HasFullGroup(const Geometry& geometry);
 std::optional<Footprint> SharedPrefixFootprint(const KvCacheOptions& options);  // none without any
 SlotPoolOptions PoolOptions(const KvCacheOptions& options, uint32_t group);
 
-// Of a slot in a window group: of no use to resume at a checkpoint edge; needed for that; and resumed from before.
-inline constexpr uint32_t kKeepLevels = 3;
+// Of a slot in a window group: of no use to resume at a checkpoint edge; needed for that; and resumed from before; and
+// needed to resume at the end of a soft pin.
+inline constexpr uint32_t kKeepLevels = 4;
+inline constexpr uint32_t kSoftPinnedLevel = 3;
 
 struct KvCache::Impl {
   using TierClock = Tier::Clock;
@@ -144,6 +147,10 @@ struct KvCache::Impl {
     uint32_t tenant;        // of the quotas; the last is everyone else
     bool purged;
   };
+  struct SoftPin {  // of all blocks up to this one
+    NodeId tip;
+    uint64_t until_ms;
+  };
   struct Layout {
     std::span<Namespace> namespaces;     // [roots_max], by index of their root
     std::span<Sequence> sequences;       // [sequences_max]
@@ -155,7 +162,9 @@ struct KvCache::Impl {
     std::span<SlotId> node_slots;        // [nodes_max][groups]
     std::span<NodeId> owners;            // slots of all groups
     std::span<uint64_t> evicted;         // fingerprints of prefixes that were evicted, and their uses; a power of two
-    std::span<uint64_t> used_ms;         // [nodes_max], with reusable_ttl_s: when the last user let go
+    std::span<AgeList::Age> ages;        // [nodes_max], with reusable_ttl_s
+    std::span<SoftPin> soft_pins;        // [soft_pin_blocks], the first of them in the order of their age
+    std::span<uint32_t> soft_pins_of;    // [nodes_max], with soft_pin_blocks: that a block is in
     // With a tier:
     std::span<bool> stored;           // [slots of all groups] it has this one, or was asked to
     std::span<FetchPiece> pieces;     // [sequences_max][blocks_max + 1][groups]
@@ -274,6 +283,8 @@ struct KvCache::Impl {
   void AddToOrder(NodeId node);    // it is new
   void LeavePath(uint32_t index);  // what it knows of its blocks, before it lets go of them
   bool IsExpired(NodeId node) const;
+  std::optional<NodeId> ExpiredBlock() const;
+  std::optional<SlotId> ExpiredSlot(const Group& group) const;
   SlotId TakeSlot(Group& group);  // REQUIRES: reserved by admission
   std::optional<SlotId> TryTakeSlot(Group& group);
   bool EvictOne(Group& group);
@@ -293,7 +304,17 @@ struct KvCache::Impl {
   std::optional<uint8_t> Evicted(uint64_t fingerprint) const;  // how often it had been used again
   bool WasEvicted(uint64_t fingerprint) const { return Evicted(fingerprint).has_value(); }
 
+  // soft_pins.cc
+  uint32_t SoftPinPrefix(const NamespaceDigests& digests, std::span<const TokenId> prefix, uint32_t ttl_ms);
+  void EndSoftPins();  // whose time is up
+  void EndSoftPin(uint32_t index);
+  void ShortenSoftPins(NodeId node);
+  void Protect(NodeId node, bool soft_pin);
+  bool IsSoftPinned(NodeId node) const { return !memory.soft_pins_of.empty() && memory.soft_pins_of[node.value()] > 0; }
+  void CheckSoftPins() const;
+
   void CheckIntegrity() const;
+  void CheckAges() const;
   void CheckGroup(const Group& group) const;
   void CheckNodes() const;
   void CheckSequences() const;
@@ -344,6 +365,7 @@ struct KvCache::Impl {
   Region declared;  // the tokens of the shared prefixes
   Region region;
   Layout memory;
+  AgeList ages;  // of blocks that nobody uses, with reusable_ttl_s
   PrefixTree tree;
   BlockTables tables;
   std::vector<Group> groups;
@@ -355,6 +377,8 @@ struct KvCache::Impl {
   uint64_t next_ticket = 1;
   uint64_t random = 0x9E3779B97F4A7C15u;  // of what is watched
   uint64_t now_ms = 0;
+  uint32_t soft_pins = 0;    // there are
+  uint32_t soft_pinned = 0;  // blocks in them
   uint32_t free_sequences = 0;
   uint32_t oldest_namespace = kNoNamespace, newest_namespace = kNoNamespace;
   Stats totals;  // the counters; the rest is computed when asked for

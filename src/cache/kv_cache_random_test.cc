@@ -43,7 +43,8 @@ std::vector<Setting> Settings() {
                               .sequences_max = 5,
                               .context_max = 48,
                               .in_flight_max = in_flight,
-                              .shuffle_seed = 3};
+                              .shuffle_seed = 3,
+                              .soft_pin_blocks = 7};
   };
   std::vector<Setting> settings = {
       {"full, roomy", with(full, {500}, 8)},
@@ -72,6 +73,8 @@ std::vector<Setting> Settings() {
     settings.push_back({name, with(full, {slots}, 8)});
     settings.back().options.shared_prefixes = declared;
   }
+  settings.push_back({"expiring", with(three, {30, 24, 28, 26}, 5)});
+  settings.back().options.reusable_ttl_s = 2;
   settings.push_back({"shared, window and full", with(mixed, {22, 24}, 8)});
   settings.push_back({"shared, window only", with(windows, {24}, 8)});
   settings.push_back({"shared, full and recurrent", with(recurrent, {24, 12}, 8)});
@@ -153,6 +156,8 @@ class Program {
       case 7:
         if (Below(400) == 0) Clear();
         if (Below(200) == 0) Purge(Below(2) == 0 ? "t" : "other");
+        cache_->SetTime(now_ms_ += Below(200));
+        SoftPin();
         break;
       default:
         Compute();
@@ -233,7 +238,8 @@ class Program {
   void CheckMatch(const NamespaceDigests& name_space, const std::vector<TokenId>& prompt, uint32_t tokens) {
     const uint32_t naive = model_.Match(name_space, cache_.SharedTokens(name_space, prompt), prompt);
     ASSERT_LE(tokens, naive);
-    if (cache_->stats().evicted_blocks != evicted_before_ || cache_.options().block_key != nullptr || HasStates())
+    if (cache_->stats().evicted_blocks != evicted_before_ || cache_.options().reusable_ttl_s > 0 ||
+        cache_.options().block_key != nullptr || HasStates())
       return;
     ASSERT_EQ(tokens, naive);  // nothing was evicted: exact to the token
     ++checks_exact_;
@@ -293,6 +299,15 @@ class Program {
   uint32_t Sealed(const Live& live) const {
     const uint32_t length = live.running.sequence.length();
     return live.purged ? live.sealed_at_purge : live.write ? length : live.running.sequence.match().tokens;
+  }
+
+  // Changes what is evicted, and no answer.
+  void SoftPin() {
+    const NamespaceDigests& name_space = name_spaces_[Below(3) == 0 ? Below(5) : 0];
+    const std::vector<TokenId> prefix = Prompt();
+    const uint32_t kept = cache_->SoftPin(name_space, prefix, Below(1000));
+    ASSERT_LE(kept, model_.Match(name_space, cache_.SharedTokens(name_space, prefix), prefix + Tokens({9})));
+    ASSERT_LE(kept, cache_.options().soft_pin_blocks * block_tokens_);
   }
 
   void Rematch() {
@@ -389,6 +404,7 @@ class Program {
   std::vector<std::vector<TokenId>> known_;
   std::vector<Live> live_;
   NaiveModel model_;
+  uint64_t now_ms_ = 0;
   uint64_t evicted_before_ = 0;
   uint64_t checks_exact_ = 0;
 };

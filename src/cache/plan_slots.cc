@@ -84,7 +84,9 @@ KvCache::Impl::Layout::Layout(const KvCacheOptions& options, Carver& carver) {
   owners = carver.Array<NodeId>(slots);
   // Two fingerprints per evicted block: remembers about the last two fillings of the cache.
   evicted = carver.Array<uint64_t>(std::bit_ceil(uint64_t{4} * tree.blocks_max));
-  if (options.reusable_ttl_s > 0) used_ms = carver.Array<uint64_t>(uint64_t{tree.blocks_max} + tree.roots_max);
+  if (options.reusable_ttl_s > 0) ages = carver.Array<AgeList::Age>(uint64_t{tree.blocks_max} + tree.roots_max);
+  soft_pins = carver.Array<SoftPin>(options.soft_pin_blocks);
+  if (options.soft_pin_blocks > 0) soft_pins_of = carver.Array<uint32_t>(uint64_t{tree.blocks_max} + tree.roots_max);
   if (!options.tiered) return;
   const uint64_t blocks = TableOptions(options).blocks_max;
   stored = carver.Array<bool>(slots);
