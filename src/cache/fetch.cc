@@ -17,7 +17,6 @@ namespace {
 // deadline is set when it is asked for, by what is in place then: a tier that is as fast as it has to be earns its time
 // as it goes, and one that is not costs little.
 constexpr uint32_t kAskedAtFirst = 4, kAskedAhead = 32;
-constexpr auto kPatienceMin = std::chrono::milliseconds(5);
 
 MissReason ReasonOf(TierOutcome outcome) {
   switch (outcome) {
@@ -217,7 +216,10 @@ void KvCache::Impl::AskForMore(uint32_t index) {
   Sequence& mine = sequence(index);
   Fetch& fetch = fetches[index];
   const std::span<const TokenId> prompt = tokens(index).first(mine.prompt);
-  const uint32_t end = std::min(fetch.pieces, fetch.answered + std::min(kAskedAhead, kAskedAtFirst + fetch.answered));
+  const uint32_t end =
+      std::min(fetch.pieces,
+               fetch.answered +
+                   (fetch_model.knows_reads() ? kAskedAhead : std::min(kAskedAhead, kAskedAtFirst + fetch.answered)));
   if (fetch.asked == end) return;
   const Asker asker = AskerOf(index);
   std::vector<TierRead> reads;
@@ -239,8 +241,7 @@ void KvCache::Impl::AskForMore(uint32_t index) {
       fetch_model.PrefillSeconds(fetch.from, std::max(fetch.from, mine.length)), fetch.report.saved_ms / 1e3,
       Seconds(now - fetch.begun), fetch_model.ReadSeconds(left, left * bytes / reads.size()));
   const auto deadline =
-      fetch.begun + std::max<TierClock::duration>(kPatienceMin, std::chrono::duration_cast<TierClock::duration>(
-                                                                    std::chrono::duration<double>(patience)));
+      fetch.begun + std::chrono::duration_cast<TierClock::duration>(std::chrono::duration<double>(patience));
   if (options.tier->Fetch(fetch.ticket, fetch.asked, reads, deadline)) fetch.asked = end;
 }
 

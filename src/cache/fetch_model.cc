@@ -6,10 +6,11 @@
 namespace reprise {
 namespace {
 
-// What an observation counts for after the next one: about the last 50 matter.
-constexpr double kKept = 0.98;
+// What an observation counts for after the next one: about the last 20 matter.
+constexpr double kKept = 0.95;
+constexpr double kGuessWeight = 0.01;
 // Of computing all of it, what a wrong guess may cost.
-constexpr double kRisk = 0.07;
+constexpr double kRisk = 0.06;
 // A read that takes so much longer than expected is not going as expected.
 constexpr double kSlack = 1.3;
 // Of decisions against a fetch, one in so many is tried all the same.
@@ -21,8 +22,7 @@ constexpr double kBytesUnit = 1e6;
 
 void TwoTermFit::Observe(double x1, double x2, double y) {
   if (!std::isfinite(y) || y < 0) return;
-  // Relative errors count: a long observation is not worth more than a short one.
-  const double weight = 1 / std::max(1e-12, y * y);
+  const double weight = 1 / (x1 * x1);
   s11_ = s11_ * kKept + weight * x1 * x1;
   s12_ = s12_ * kKept + weight * x1 * x2;
   s22_ = s22_ * kKept + weight * x2 * x2;
@@ -32,8 +32,8 @@ void TwoTermFit::Observe(double x1, double x2, double y) {
 }
 
 void TwoTermFit::Solve() {
-  // The guess is an observation of either term alone, of relative weight `weight_`.
-  const double p1 = weight_ / (guess_a_ * guess_a_), p2 = weight_ / (guess_b_ * guess_b_);
+  // The guess stays, as an observation of either term alone that counts for little.
+  const double p1 = kGuessWeight, p2 = kGuessWeight * ratio_ * ratio_;
   const double s11 = s11_ + p1, s22 = s22_ + p2, t1 = t1_ + p1 * guess_a_, t2 = t2_ + p2 * guess_b_;
   const double determinant = s11 * s22 - s12_ * s12_;
   a_ = (t1 * s22 - t2 * s12_) / determinant;

@@ -18,14 +18,15 @@ namespace reprise {
 // y = a * x1 + b * x2, a and b >= 0, from weighted observations.
 class TwoTermFit {
  public:
-  // The guess, and how many observations of x1 = 1 and of x2 = 1 it counts for, for good.
-  TwoTermFit(double a, double b, double weight) : guess_a_(a), guess_b_(b), weight_(weight) {}
+  // The guess, and a common ratio of x2 to x1.
+  TwoTermFit(double a, double b, double ratio) : guess_a_(a), guess_b_(b), ratio_(ratio) {}
+  // x1 > 0; it also says how much more than another one an observation may be off.
   void Observe(double x1, double x2, double y);
   double Predict(double x1, double x2) const;
 
  private:
   void Solve();
-  const double guess_a_, guess_b_, weight_;
+  const double guess_a_, guess_b_, ratio_;
   double s11_ = 0, s12_ = 0, s22_ = 0, t1_ = 0, t2_ = 0;
   double a_ = guess_a_, b_ = guess_b_;
 };
@@ -56,8 +57,8 @@ class FetchModel {
  private:
   static constexpr uint32_t kReadsKnown = 8;
   const uint32_t readers_;
-  TwoTermFit read_{0.5e-3, 2e-3, 0.05};   // per piece; per MB: 500 MB/s
-  TwoTermFit prefill_{1e-3, 1e-7, 0.05};  // per row; per row and position before it
+  TwoTermFit read_{0.5e-3, 2e-3, 1};      // per piece; per MB: 500 MB/s
+  TwoTermFit prefill_{1e-3, 1e-7, 1000};  // per row; per row and position before it
   uint32_t reads_seen_ = 0;
   uint32_t refusals_ = 0;
 };
