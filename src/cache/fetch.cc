@@ -16,6 +16,8 @@ namespace {
 // Pieces of one sequence that the tier is asked for ahead: a few at first, one more with each that comes. A piece's
 // deadline is set when it is asked for, by what is in place then: a tier that is as fast as it has to be earns its time
 // as it goes, and one that is not costs little.
+// What reading takes from others, copies and memory, of its own time; and ties go to computing, which is certain.
+constexpr double kInterference = 1.05;
 constexpr uint32_t kAskedAtFirst = 4, kAskedAhead = 32;
 
 MissReason ReasonOf(TierOutcome outcome) {
@@ -94,7 +96,7 @@ void KvCache::Impl::Weigh(uint32_t from, FetchEdge& edge) const {
     edge.bytes += pieces * SlotBytes(options.geometry, group.id);
   }
   edge.saved_s = fetch_model.PrefillSeconds(from, position);
-  edge.cost_s = fetch_model.ReadSeconds(edge.pieces, edge.bytes);
+  edge.cost_s = kInterference * fetch_model.ReadSeconds(edge.pieces, edge.bytes);
 }
 
 // Of the edges beyond `from` tokens that pool and tier together can give, the one that saves most, or costs least;
