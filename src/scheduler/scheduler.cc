@@ -82,6 +82,14 @@ uint32_t Scheduler::Shareable(const Sequence& a, const Sequence& b) const {
   return mine.shared == theirs.shared ? std::min(of_a, of_b) : 0;
 }
 
+// Whether so many rows of prompts are computed before what the sequence waits for is too late for it, as fast as they
+// were of late.
+bool Scheduler::InTime(const Sequence& sequence, uint32_t rows) const {
+  if (!sequence.request.deadline) return true;
+  const double left_s = std::chrono::duration<double>(*sequence.request.deadline - Clock::now()).count();
+  return left_s > 0 && rows * prompt_seconds_ <= left_s * prompt_rows_;
+}
+
 // Another sequence, started and not done with its prompt, is about to seal at least one whole block more
 // of this prompt than is in place.
 bool Scheduler::WaitsForLeader(const Sequence& follower) const {
@@ -95,7 +103,7 @@ bool Scheduler::WaitsForLeader(const Sequence& follower) const {
     uint32_t common = 0;
     while (common < limit && follower.tokens[common] == leader->tokens[common]) ++common;
     const uint32_t shared = common / block_tokens * block_tokens;
-    if (shared > have && leader->kv.length() < shared) return true;
+    if (shared > have && leader->kv.length() < shared && InTime(follower, shared - leader->kv.length())) return true;
   }
   return false;
 }
@@ -174,6 +182,13 @@ bool Scheduler::Plan() {
 }
 
 void Scheduler::Computed(Clock::duration duration) {
+  constexpr double kKept = 0.95;
+  uint32_t rows = 0;
+  for (const StepSlice& slice : step_) rows += slice.prompt ? slice.rows : 0;
+  if (rows > 0) {
+    prompt_rows_ = prompt_rows_ * kKept + rows;
+    prompt_seconds_ = prompt_seconds_ * kKept + std::chrono::duration<double>(duration).count();
+  }
   for (const auto& sequence : running_)
     if (sequence->kv.fetching()) sequence->overlapped += duration;
 }

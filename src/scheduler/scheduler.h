@@ -48,6 +48,8 @@ struct SequenceRequest {
   uint32_t tokens_max = 0;           // prompt + output, at most context_max
   bool cache_read = true;
   bool cache_write = true;
+  // Its prompt is not to wait for another's beyond this: what would come later it computes itself.
+  std::optional<std::chrono::steady_clock::time_point> deadline = std::nullopt;
   bool report = false;  // `info` has more of what was found before the first slice than the match
 };
 
@@ -77,7 +79,7 @@ class Scheduler {
   Batch batch() const { return {batch_slices_}; }
   std::span<const StepSlice> step() const { return step_; }
 
-  // The step took so long: what fetches that are going on have not cost.
+  // The step took so long: how fast prompts are, and what fetches that are going on have not cost. Before Commit.
   void Computed(Clock::duration duration);
   // Something waits for a tier.
   bool fetching() const;
@@ -138,6 +140,7 @@ class Scheduler {
   void AdmitWaiting();
   void Report(Sequence& sequence);
   uint32_t Shareable(const Sequence& a, const Sequence& b) const;
+  bool InTime(const Sequence& sequence, uint32_t rows) const;
   bool WaitsForLeader(const Sequence& follower) const;
   bool LooksAgain(Sequence& sequence);
   void AddSlice(Sequence& sequence, uint32_t rows);
@@ -150,6 +153,7 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> waiting_;   // in order of arrival
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
   uint64_t waiting_tokens_ = 0;
+  double prompt_rows_ = 0, prompt_seconds_ = 0;  // computed of late; old steps fade
   std::vector<SequenceId> refused_;
   std::vector<StepSlice> step_;
   std::vector<BatchSlice> batch_slices_;

@@ -148,6 +148,33 @@ TEST_F(SchedulerTest, NobodyWaitsForBlocksThatItCannotShare) {
   }
 }
 
+// 60 rows in a second, then 36 of a shared prompt are left: 0.6 s.
+TEST_F(SchedulerTest, AFollowerWhoseDeadlineIsNearerThanItsLeaderComputesForItself) {
+  const std::vector<TokenId> prompt = Tokens(96, 1);
+  const auto slices_with = [&](std::optional<std::chrono::milliseconds> left) {
+    Make(400, 200, {.step_rows_max = 60});
+    Enqueue(prompt, 1);
+    EXPECT_TRUE(scheduler_->Plan());
+    EXPECT_TRUE(executor_.Run(scheduler_->batch()).ok());
+    scheduler_->Computed(std::chrono::seconds(1));
+    scheduler_->Commit(0);
+    const SequenceId id(next_id_++);
+    SequenceRequest request{.id = id, .name_space = name_space_, .prompt = prompt, .tokens_max = 97};
+    if (left) request.deadline = Scheduler::Clock::now() + *left;
+    expected_[id] = prompt;
+    outputs_[id] = 1;
+    scheduler_->Enqueue(std::move(request));
+    Step();
+    const size_t slices = scheduler_->step().size();
+    RunAll();
+    return slices;
+  };
+  EXPECT_EQ(slices_with(std::chrono::milliseconds(100)), 2u);
+  EXPECT_EQ(slices_with(std::chrono::milliseconds(-1)), 2u) << "it is over";
+  EXPECT_EQ(slices_with(std::chrono::seconds(100)), 1u) << "the control: in time";
+  EXPECT_EQ(slices_with(std::nullopt), 1u) << "no deadline";
+}
+
 TEST_F(SchedulerTest, FollowersSurviveTheirLeadersCancellation) {
   Make(400, 200);
   const std::vector<TokenId> shared = Tokens(300, 1);
