@@ -145,7 +145,8 @@ bool KvCache::Impl::BeginFetch(uint32_t index) {
   }
   fetch.report.saved_ms = edge->saved_s * 1e3;
   fetch.report.cost_ms = edge->cost_s * 1e3;
-  if (edge->saved_s <= edge->cost_s && !fetch_model.WantsProbe()) {
+  fetch.probe = edge->saved_s <= edge->cost_s;
+  if (fetch.probe && !fetch_model.WantsProbe()) {
     mine.match.reason = MissReason::kTierSlowerThanRecompute;
     return false;
   }
@@ -219,9 +220,9 @@ void KvCache::Impl::AskForMore(uint32_t index) {
   Fetch& fetch = fetches[index];
   const std::span<const TokenId> prompt = tokens(index).first(mine.prompt);
   const uint32_t end =
-      std::min(fetch.pieces,
-               fetch.answered +
-                   (fetch_model.knows_reads() ? kAskedAhead : std::min(kAskedAhead, kAskedAtFirst + fetch.answered)));
+      std::min(fetch.pieces, fetch.answered + (fetch_model.knows_reads() && !fetch.probe
+                                                   ? kAskedAhead
+                                                   : std::min(kAskedAhead, kAskedAtFirst + fetch.answered)));
   if (fetch.asked == end) return;
   const Asker asker = AskerOf(index);
   std::vector<TierRead> reads;
@@ -241,7 +242,7 @@ void KvCache::Impl::AskForMore(uint32_t index) {
   const uint64_t left = fetch.pieces - fetch.answered;
   const double patience = fetch_model.Patience(
       fetch_model.PrefillSeconds(fetch.from, std::max(fetch.from, mine.length)), fetch.report.saved_ms / 1e3,
-      Seconds(now - fetch.begun), fetch_model.ReadSeconds(left, left * bytes / reads.size()));
+      Seconds(now - fetch.begun), fetch_model.ReadSeconds(left, left * bytes / reads.size()), fetch.probe);
   const auto deadline =
       fetch.begun + std::chrono::duration_cast<TierClock::duration>(std::chrono::duration<double>(patience));
   if (options.tier->Fetch(fetch.ticket, fetch.asked, reads, deadline)) fetch.asked = end;

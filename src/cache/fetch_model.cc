@@ -69,9 +69,9 @@ double FetchModel::PrefillSeconds(uint64_t from, uint64_t to) const {
   return prefill_.Predict(rows, rows * static_cast<double>(from + to) / 2);
 }
 
-double FetchModel::Patience(double saved, double all, double elapsed, double rest) const {
+double FetchModel::Patience(double saved, double all, double elapsed, double rest, bool probe) const {
   const double risk = saved + kRisk * all;
-  return knows_reads() ? std::max(risk, elapsed + kSlack * rest + kRisk * all) : risk;
+  return knows_reads() && !probe ? std::max(risk, elapsed + kSlack * rest + kRisk * all) : risk;
 }
 
 bool FetchModel::WantsProbe() { return ++refusals_ % kProbeEvery == 0; }

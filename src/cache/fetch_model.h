@@ -49,7 +49,8 @@ class FetchModel {
 
   // How long after its beginning a fetch may still be waited for, when what is in place would take `saved` seconds to
   // compute, all of it `all`, and the rest is expected to take `rest` seconds more from now: with `elapsed` before it.
-  double Patience(double saved, double all, double elapsed, double rest) const;
+  // A probe is not believed to be worth it: it has what it earns.
+  double Patience(double saved, double all, double elapsed, double rest, bool probe) const;
 
   // A fetch was decided against: true now and then, so that a tier that became faster is found out.
   bool WantsProbe();

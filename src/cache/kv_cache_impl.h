@@ -110,6 +110,7 @@ struct KvCache::Impl {
   // them.
   struct Fetch {
     bool active = false;
+    bool probe = false;  // begun although computing is expected to be faster
     TierTicket ticket;
     uint32_t from = 0;  // tokens that the pool had
     uint32_t blocks = 0;
