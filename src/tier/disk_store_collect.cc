@@ -27,7 +27,7 @@ struct KeptSegment {
   uint32_t number = 0;
   SegmentHeader header;
   SegmentEnd end = SegmentEnd::kFooter;
-  uint64_t file_bytes = 0;
+  uint64_t file_bytes = 0, records_end = 0;
   bool clear = true;  // all of it was understood
   std::vector<KeptRecord> records;
 
@@ -144,6 +144,7 @@ class Collector {
     if (contents.ok()) {
       segment.header = contents->header;
       segment.end = contents->end;
+      segment.records_end = contents->records_end;
       segment.clear =
           contents->end != SegmentEnd::kForeign && contents->damaged_records + contents->foreign_records == 0;
     } else {
@@ -182,7 +183,8 @@ class Collector {
     absl::StatusOr<std::unique_ptr<File>> file =
         files_.Open(Path(SegmentName(segment.number)), FileSystem::Mode::kReadWrite);
     if (!file.ok()) return file.status();
-    absl::StatusOr<std::unique_ptr<SegmentWriter>> writer = SegmentWriter::Resume(*std::move(file), segment.number);
+    absl::StatusOr<std::unique_ptr<SegmentWriter>> writer =
+        SegmentWriter::Resume(*std::move(file), segment.number, segment.records_end);
     if (!writer.ok()) return writer.status();
     absl::Status closed = (*writer)->Close();
     segment.file_bytes = (*writer)->file_bytes();

@@ -80,6 +80,9 @@ class DiskStoreImpl final : public DiskStore {
   using Steady = std::chrono::steady_clock;
 
   // disk_store_open.cc
+  absl::Status TakeLock();
+  bool HasOurWords() const;
+  absl::Status OpenContents(Opened& opened);
   absl::Status CheckVersion();
   absl::Status OpenErased(Opened& opened);
   absl::Status OpenSegments(Opened& opened);
@@ -99,6 +102,8 @@ class DiskStoreImpl final : public DiskStore {
 
   // disk_store_write.cc
   absl::Status WriteRun(const TierRecord& record, bool make_room);
+  absl::Status PersistErased();
+  bool DiskIsFull() const;
   absl::Status MakeRoom(uint64_t record_bytes, uint64_t header_bytes);
   bool Fits(uint64_t record_bytes, uint64_t header_bytes, uint64_t slack) const;
   absl::Status EnsureSegment(uint64_t record_bytes, uint64_t header_bytes);
@@ -121,6 +126,8 @@ class DiskStoreImpl final : public DiskStore {
   bool RemoveSegment(uint32_t number);
   void ForgetSegment(uint32_t number);
   void DropLost();
+  void LookAfterActive();
+  void LookAfterFiles();
   void DropErased();
   void SyncIfDue();
   void RaiseCap();
@@ -139,17 +146,19 @@ class DiskStoreImpl final : public DiskStore {
   uint64_t segment_bytes_ = 0;
   bool writable_ = false;           // constant after OpenDirectory
   std::unique_ptr<FileLock> lock_;  // null: read-only, or another process has taken the directory over
+  std::string lock_words_;
 
   std::unique_ptr<SegmentWriter> active_;
   bool directory_synced_ = true;
   uint64_t next_sequence_ = 1;
   uint64_t next_number_ = 1;
-  uint64_t other_bytes_ = 0;  // of files that are no segments and not `erased`
-  uint64_t cap_bytes_ = 0;    // at most options_.bytes_max
+  uint64_t other_bytes_ = 0;  // of files that are no segments and not `erased`; changed with the mutex held
+  uint64_t cap_bytes_ = 0;    // at most options_.bytes_max; changed with the mutex held
   uint64_t written_in_epoch_ = 0;
   Reclaim reclaim_;
   std::set<uint32_t> stuck_;  // cannot be removed, for now
   Steady::time_point synced_at_, raised_at_;
+  uint64_t damaged_seen_ = 0;
   EncodedRecord encoded_, encoded_moving_;
   std::vector<std::byte> moving_;  // a slot
 

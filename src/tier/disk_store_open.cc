@@ -1,5 +1,6 @@
 // Opening: the directory's lock and version, what was purged, and the index from what the segments say.
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,35 +26,63 @@ absl::Status DiskStoreImpl::OpenDirectory(Opened& opened) {
   const Steady::time_point begin = Steady::now();
   absl::Status made = files_.MakeDirectories(options_.directory);
   if (made.ok()) {
-    absl::StatusOr<std::unique_ptr<FileLock>> lock = files_.Lock(Path(kLockName));
-    if (lock.ok()) lock_ = *std::move(lock);
+    const absl::Status locked = TakeLock();
     // Another process has it, or nothing can be changed here: what is there can be read all the same.
-    if (!lock.ok() && !absl::IsAlreadyExists(lock.status()) && !absl::IsPermissionDenied(lock.status())) {
-      made = lock.status();
-    }
+    if (!absl::IsAlreadyExists(locked) && !absl::IsPermissionDenied(locked)) made = locked;
   }
   if (!made.ok() && !absl::IsPermissionDenied(made)) return Explained(made, options_.directory);
   writable_ = lock_ != nullptr;
   opened.read_only = !writable_;
-  if (absl::Status checked = CheckVersion(); !checked.ok()) return Explained(checked, options_.directory);
-  if (absl::Status read = OpenErased(opened); !read.ok()) return Explained(read, options_.directory);
-  if (absl::Status read = OpenSegments(opened); !read.ok()) return Explained(read, options_.directory);
-  next_sequence_ = std::max(next_sequence_, SequenceBefore(next_number_));
-  if (erased_.all_before == kSequenceMax) {
-    erased_.all_before = next_sequence_;
-    if (writable()) {
-      if (absl::Status written = WriteErased(files_, options_.directory, erased_); !written.ok()) {
-        return Explained(written, options_.directory);
-      }
-    }
-  }
-  next_sequence_ = std::max(next_sequence_, erased_.sequence_min());
+  if (absl::Status read = OpenContents(opened); !read.ok()) return Explained(read, options_.directory);
   // Not yet over the cap by its own doing: the cap may be a new one.
   while (writable() && UsedBytes() + ReservedBytes() > cap_bytes_ && ReclaimOne()) {
   }
   damaged_ = opened.damaged_records;
   opened.seconds = std::chrono::duration<double>(Steady::now() - begin).count();
   return absl::OkStatus();
+}
+
+// The lock, with words of its own in its file: who has another one in its hands than is there can see it.
+absl::Status DiskStoreImpl::TakeLock() {
+  lock_.reset();
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = files_.Lock(Path(kLockName));
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
+  std::random_device random;
+  lock_words_ = absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8), "\n");
+  const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(Path(kLockName), FileSystem::Mode::kReadWrite);
+  const std::span<const std::byte> piece = std::as_bytes(std::span(lock_words_));
+  // A full disk: then nobody looks.
+  if (!file.ok() || !(*file)->WriteAt(0, {&piece, 1}).ok()) lock_words_.clear();
+  return absl::OkStatus();
+}
+
+bool DiskStoreImpl::HasOurWords() const {
+  if (lock_words_.empty()) return true;
+  const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(Path(kLockName), FileSystem::Mode::kRead);
+  if (!file.ok()) return !absl::IsNotFound(file.status());
+  std::string words(lock_words_.size(), '\0');
+  const absl::StatusOr<size_t> got = (*file)->ReadAt(0, std::as_writable_bytes(std::span(words)));
+  return !got.ok() || words == lock_words_;
+}
+
+// The directory's version, purges and segments.
+absl::Status DiskStoreImpl::OpenContents(Opened& opened) {
+  if (absl::Status checked = CheckVersion(); !checked.ok()) return checked;
+  if (absl::Status read = OpenErased(opened); !read.ok()) return read;
+  if (absl::Status read = OpenSegments(opened); !read.ok()) {
+    const std::lock_guard lock(mutex_);
+    if (erased_.all_before == kSequenceMax) erased_.all_before = 0;  // not known, and nothing was read
+    return read;
+  }
+  next_sequence_ = std::max(next_sequence_, SequenceBefore(next_number_));
+  const bool damaged = erased_.all_before == kSequenceMax;
+  if (damaged) {
+    const std::lock_guard lock(mutex_);
+    erased_.all_before = next_sequence_;
+  }
+  next_sequence_ = std::max(next_sequence_, erased_.sequence_min());
+  return damaged && writable() ? WriteErased(files_, options_.directory, erased_) : absl::OkStatus();
 }
 
 absl::Status DiskStoreImpl::CheckVersion() {
@@ -70,6 +99,7 @@ absl::Status DiskStoreImpl::OpenErased(Opened& opened) {
   absl::StatusOr<ErasedTenants> erased = ReadErased(files_, options_.directory);
   // Much hangs on it: looked at twice.
   if (absl::IsDataLoss(erased.status())) erased = ReadErased(files_, options_.directory);
+  const std::lock_guard lock(mutex_);
   if (erased.ok()) {
     erased_ = *std::move(erased);
   } else if (absl::IsDataLoss(erased.status())) {
@@ -85,6 +115,7 @@ absl::Status DiskStoreImpl::OpenSegments(Opened& opened) {
   const absl::StatusOr<std::vector<std::string>> names = files_.ListFiles(options_.directory);
   if (!names.ok()) return names.status();
   std::vector<uint32_t> numbers;
+  uint64_t other_bytes = 0;
   for (const std::string& name : *names) {
     if (const std::optional<uint32_t> number = SegmentNumber(name)) {
       numbers.push_back(*number);
@@ -92,7 +123,11 @@ absl::Status DiskStoreImpl::OpenSegments(Opened& opened) {
     }
     if (name == kErasedName) continue;
     if (name == kErasedNewName && writable() && files_.Remove(Path(name)).ok()) continue;
-    other_bytes_ += FileSize(files_, Path(name));
+    other_bytes += FileSize(files_, Path(name));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    other_bytes_ = other_bytes;
   }
   std::sort(numbers.begin(), numbers.end());
   for (uint32_t number : numbers) {
@@ -135,7 +170,10 @@ absl::Status DiskStoreImpl::OpenSegment(uint32_t number, Opened& opened) {
     segment.unclear = true;  // no permission, or the disk says no
     ++opened.damaged_records;
   }
-  segments_[number] = std::move(segment);
+  {
+    const std::lock_guard lock(mutex_);
+    segments_[number] = std::move(segment);
+  }
   if (contents && writable() && contents->end != SegmentEnd::kFooter && contents->end != SegmentEnd::kForeign) {
     CloseTorn(number, *contents, opened);
   }
@@ -145,19 +183,23 @@ absl::Status DiskStoreImpl::OpenSegment(uint32_t number, Opened& opened) {
 // A failure leaves the segment as it is, with records in it, perhaps, that were not seen: read one by one next time.
 void DiskStoreImpl::CloseTorn(uint32_t number, const SegmentContents& contents, Opened& opened) {
   if (contents.end == SegmentEnd::kTorn) opened.cut_bytes += contents.file_bytes - contents.records_end;
-  DiskSegment& segment = segments_[number];
-  segment.unclear = true;
+  {
+    const std::lock_guard lock(mutex_);
+    segments_[number].unclear = true;
+  }
   if (contents.records == 0) {
     RemoveSegment(number);
     return;
   }
   absl::StatusOr<std::unique_ptr<File>> file = files_.Open(Path(SegmentName(number)), FileSystem::Mode::kReadWrite);
   if (!file.ok()) return;
-  absl::StatusOr<std::unique_ptr<SegmentWriter>> writer = SegmentWriter::Resume(*std::move(file), number);
+  absl::StatusOr<std::unique_ptr<SegmentWriter>> writer =
+      SegmentWriter::Resume(*std::move(file), number, contents.records_end);
   if (!writer.ok()) return;
-  const bool same = (*writer)->file_bytes() == contents.records_end;
-  segment.unclear = !(*writer)->Close().ok() || !same;
-  segment.bytes = (*writer)->file_bytes();
+  const bool closed = (*writer)->Close().ok();
+  const std::lock_guard lock(mutex_);
+  segments_[number].unclear = !closed;
+  segments_[number].bytes = (*writer)->file_bytes();
 }
 
 bool DiskStoreImpl::IsOurs(const RecordHeader& header) const {
@@ -182,6 +224,7 @@ void DiskStoreImpl::IndexRecord(uint32_t number, const SegmentRecord& record, Di
     ++opened.foreign_records;
     return;
   }
+  const std::lock_guard lock(mutex_);
   for (uint32_t i = 0; i < header.payloads.size(); ++i) {
     const PieceName name{.name_space = header.name_space.id,
                          .parent = header.parent_of(i),

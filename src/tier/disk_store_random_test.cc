@@ -263,7 +263,7 @@ TEST(DiskStoreRandomTest, Compressed) {
 }
 
 TEST(DiskStoreRandomTest, WithFaultsOnlyRightBytesAreGiven) {
-  for (uint32_t seed = 300; seed < 310; ++seed) {
+  for (uint32_t seed = 300; seed < 312; ++seed) {
     SCOPED_TRACE(seed);
     Program({.seed = seed, .bytes_max = 96 << 10, .faults = true}).Run(3000);
   }

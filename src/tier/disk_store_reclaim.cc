@@ -180,19 +180,21 @@ void DiskStoreImpl::ForgetSegment(uint32_t number) {
   }
 }
 
+// The file first: as long as it cannot be removed, what is in it can be read.
 bool DiskStoreImpl::RemoveSegment(uint32_t number) {
-  ForgetSegment(number);
   const absl::Status removed = files_.Remove(Path(SegmentName(number)));
   if (!removed.ok() && !absl::IsNotFound(removed)) {
     stuck_.insert(number);
     return false;
   }
+  ForgetSegment(number);
   directory_synced_ = false;
   const std::lock_guard lock(mutex_);
   segments_.erase(number);
   return true;
 }
 
+// Of what readers did not find any more, nothing is left to remove.
 void DiskStoreImpl::DropLost() {
   std::set<uint32_t> lost;
   {
@@ -200,9 +202,14 @@ void DiskStoreImpl::DropLost() {
     lost.swap(lost_);
   }
   for (uint32_t number : lost) {
-    if (active_ != nullptr && active_->number() == number) active_.reset();
+    if (active_ != nullptr && active_->number() == number) {
+      active_.reset();
+      lock_.reset();  // perhaps its file went with the segment's: NewSegment looks after it
+    }
     if (reclaim_.segment == number) reclaim_ = {};
-    RemoveSegment(number);
+    ForgetSegment(number);
+    const std::lock_guard lock(mutex_);
+    segments_.erase(number);
   }
 }
 
@@ -226,10 +233,25 @@ void DiskStoreImpl::RaiseCap() {
   cap_bytes_ = std::max(cap_bytes_, std::min(options_.bytes_max, used + *free - kFreeMargin));
 }
 
+// Files that were deleted can be written all the same, and a lock on one keeps nobody out: so the words in the lock's
+// file are looked at, and the active segment's name.
+void DiskStoreImpl::LookAfterActive() {
+  if (active_ == nullptr) return;
+  const std::string name = SegmentName(active_->number());
+  if (HasOurWords() && !absl::IsNotFound(files_.Open(Path(name), FileSystem::Mode::kRead).status())) return;
+  {
+    const std::lock_guard lock(mutex_);
+    lost_.insert(active_->number());
+  }
+  DropLost();
+}
+
 void DiskStoreImpl::SyncIfDue() {
   if (active_ == nullptr || (active_->synced() && directory_synced_)) return;
   if (Steady::now() - synced_at_ < kSyncEvery) return;
   synced_at_ = Steady::now();
+  LookAfterActive();
+  if (active_ == nullptr) return;
   (void)Flush();  // what fails here is tried again, and a record that is lost is a miss
 }
 
@@ -254,10 +276,21 @@ void DiskStoreImpl::DropErased() {
   erased_ = std::move(kept);
 }
 
+void DiskStoreImpl::LookAfterFiles() {
+  DropLost();
+  uint64_t damaged = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    damaged = damaged_;
+  }
+  if (std::exchange(damaged_seen_, damaged) != damaged) LookAfterActive();
+}
+
 bool DiskStoreImpl::Maintain() {
   if (!writable()) return false;
-  DropLost();
+  LookAfterFiles();
   SyncIfDue();
+  if (lock_ == nullptr) return false;  // until something is written
   RaiseCap();
   if (reclaim_.segment == 0) {
     std::optional<uint32_t> dirty;

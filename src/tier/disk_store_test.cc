@@ -1,5 +1,9 @@
 #include "tier/disk_store.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "env/faulty_file_system.h"
@@ -40,6 +44,11 @@ class DiskStoreTest : public ::testing::Test {
     absl::StatusOr<OpenedStore> opened = OpenStore(options_);
     CHECK(opened.ok());
     return *std::move(opened);
+  }
+  void UseRealFiles() {
+    options_.files = nullptr;
+    options_.directory = ::testing::TempDir() + "disk_store_test_" + std::to_string(getpid());
+    std::filesystem::remove_all(options_.directory);
   }
   MemoryFileSystem files_;
   DiskStoreOptions options_ = SmallOptions(files_);
@@ -288,6 +297,64 @@ TEST_F(DiskStoreTest, ADirectoryThatIsDeletedIsAMissAndIsMadeAgain) {
   store->CheckIntegrity();
 }
 
+// On the real file system, whose locks go with their files.
+TEST_F(DiskStoreTest, ADirectoryThatIsAnotherProcessesByNowIsLeftToIt) {
+  UseRealFiles();
+  OpenedStore store = Open();
+  const Prompt prompt(Namespace(1), Ids(100, 10)), theirs(Namespace(2), Ids(100, 10));
+  ASSERT_TRUE(WritePrompt(*store, prompt).ok());
+  std::filesystem::remove_all(options_.directory);
+  OpenedStore other = Open();
+  ASSERT_TRUE(other->writable());
+  ASSERT_TRUE(WritePrompt(*other, theirs).ok());
+  ASSERT_TRUE(other->Flush().ok());
+  EXPECT_EQ(Readable(*store, prompt), 0u);
+  while (store->Maintain()) {
+  }
+  (void)WritePrompt(*store, prompt);
+  EXPECT_EQ(Readable(*other, theirs), 6u);
+  EXPECT_FALSE(WritePrompt(*store, prompt).ok());
+  other.Close();
+  EXPECT_EQ(Readable(*Open(), theirs), 6u);
+  // When the other one is gone, it is ours again, with what is in it.
+  EXPECT_TRUE(WritePrompt(*store, prompt).ok());
+  EXPECT_EQ(Readable(*store, prompt), 6u);
+  EXPECT_EQ(Readable(*store, theirs), 6u);
+  store.Close();
+  std::filesystem::remove_all(options_.directory);
+}
+
+// The real file system: what is in memory elsewhere.
+TEST_F(DiskStoreTest, OnTheRealFileSystem) {
+  UseRealFiles();
+  options_.bytes_max = 256 << 10;
+  options_.segment_bytes = 16 << 10;
+  const Prompt prompt(Namespace(1), Ids(100, 10));
+  {
+    OpenedStore store = Open();
+    for (int i = 0; i < 300; ++i) ASSERT_TRUE(WritePrompt(*store, Prompt(Namespace(1), Ids(1000 + i * 8, 8))).ok());
+    ASSERT_TRUE(WritePrompt(*store, prompt).ok());
+    ASSERT_TRUE(store->Flush().ok());
+    OpenedStore second = Open();
+    EXPECT_TRUE(second.opened.read_only);
+    EXPECT_EQ(Readable(*second, prompt), 6u);
+    uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+      bytes += entry.file_size();
+      EXPECT_EQ(entry.status().permissions() & std::filesystem::perms(077), std::filesystem::perms::none);
+    }
+    EXPECT_LE(bytes, options_.bytes_max);
+    EXPECT_EQ(bytes, store->usage().bytes);
+  }
+  EXPECT_EQ(Readable(*Open(), prompt), 6u);
+  const absl::StatusOr<DiskReport> report = VerifyDisk(RealFileSystem(), options_.directory, nullptr);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->problems.empty());
+  std::filesystem::remove_all(options_.directory);
+  EXPECT_EQ(Readable(*Open(), prompt), 0u);  // and it can be made anew
+  std::filesystem::remove_all(options_.directory);
+}
+
 TEST_F(DiskStoreTest, AReadOnlyFileSystemFailsTypedAndIsOpenedForReading) {
   FaultyFileSystem faulty(files_);
   options_.files = &faulty;
@@ -297,9 +364,11 @@ TEST_F(DiskStoreTest, AReadOnlyFileSystemFailsTypedAndIsOpenedForReading) {
     ASSERT_TRUE(WritePrompt(*store, prompt).ok());
     faulty.Set({.read_only = true});
     EXPECT_EQ(WritePrompt(*store, later).code(), absl::StatusCode::kPermissionDenied);
-    EXPECT_EQ(store->Erase(TenantDigest(1)).status().code(), absl::StatusCode::kPermissionDenied);
     EXPECT_EQ(Readable(*store, prompt), 6u);
     EXPECT_EQ(Readable(*store, later), 0u);
+    // A purge fails, and is kept all the same while the process lives.
+    EXPECT_EQ(store->Erase(TenantDigest(1)).status().code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(Readable(*store, prompt), 0u);
   }
   OpenedStore store = Open();
   EXPECT_TRUE(store.opened.read_only);

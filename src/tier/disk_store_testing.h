@@ -171,7 +171,7 @@ inline DiskStoreOptions SmallOptions(FileSystem& files) {
           .geometry = SmallGeometry(),
           .bytes_max = 64 << 20,
           .segment_bytes = 64 << 10,
-          .blocks_max = 4096,
+          .blocks_max = 1024,
           .codec = {},
           .files = &files,
           .now_s = [] { return uint64_t{1700000000}; }};

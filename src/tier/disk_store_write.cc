@@ -41,7 +41,7 @@ absl::Status DiskStoreImpl::Write(const TierRecord& record) {
   const bool tail = record.keys.empty();
   CHECK_EQ(record.payloads.size(), tail ? 1 : record.keys.size());
   if (!writable()) return absl::FailedPreconditionError("the disk tier is open for reading only");
-  DropLost();
+  LookAfterFiles();
   const auto name = [&](size_t i) {
     return PieceName{.name_space = record.name_space.id,
                      .parent = i == 0 ? record.parent : record.keys[i - 1].digest,
@@ -103,10 +103,15 @@ absl::Status DiskStoreImpl::WriteRun(const TierRecord& record, bool make_room) {
       status = offset.status();
       if (active_->broken()) CloseActive();
     }
-    if (!absl::IsResourceExhausted(status) || !make_room) break;
+    if (!absl::IsResourceExhausted(status) || !make_room || !DiskIsFull()) break;
     LowerCap();  // the disk is full: give up what we have for it
   }
   return status;
+}
+
+// Or is it that the process has too many files open? Then no other one can be opened either.
+bool DiskStoreImpl::DiskIsFull() const {
+  return !absl::IsResourceExhausted(files_.Open(Path(kLockName), FileSystem::Mode::kRead).status());
 }
 
 absl::Status DiskStoreImpl::MakeRoom(uint64_t record_bytes, uint64_t header_bytes) {
@@ -132,7 +137,7 @@ absl::Status DiskStoreImpl::EnsureSegment(uint64_t record_bytes, uint64_t header
 
 absl::Status DiskStoreImpl::NewSegment() {
   absl::Status status;
-  if (lock_ == nullptr) {
+  if (lock_ == nullptr || !HasOurWords()) {
     if (absl::Status there = Reestablish(); !there.ok()) return there;
   }
   bool again = true;
@@ -163,20 +168,28 @@ absl::Status DiskStoreImpl::NewSegment() {
   return status;
 }
 
-// The directory was deleted: makes it and its lock anew. What was in it is gone.
+// The directory was deleted, or may have been: makes it and its lock anew, and looks at what is there now.
 absl::Status DiskStoreImpl::Reestablish() {
   if (absl::Status made = files_.MakeDirectories(options_.directory); !made.ok()) return made;
   // The one on the file that was deleted keeps nobody out; another process may have come first.
-  lock_.reset();
-  absl::StatusOr<std::unique_ptr<FileLock>> lock = files_.Lock(Path(kLockName));
-  if (!lock.ok()) return lock.status();
-  lock_ = *std::move(lock);
+  if (absl::Status locked = TakeLock(); !locked.ok()) return locked;
+  reclaim_ = {};
+  stuck_.clear();
   {
     const std::lock_guard guard(mutex_);
     for (const auto& [number, segment] : segments_) lost_.insert(number);
   }
   DropLost();
-  return CheckVersion();
+  ErasedTenants purged = erased_;
+  Opened opened;
+  const absl::Status status = OpenContents(opened);
+  if (!status.ok()) lock_.reset();  // not all of what is there is known: to be tried again before anything else
+  for (const auto& [tenant, before] : erased_.tenants) purged.Add(tenant, before);
+  purged.all_before = std::max(purged.all_before, erased_.all_before);
+  const std::lock_guard guard(mutex_);
+  damaged_ += opened.damaged_records;
+  erased_ = std::move(purged);
+  return status;
 }
 
 // Whether it gets its footer or not, what is in it can be read.
@@ -238,13 +251,6 @@ absl::StatusOr<TierErased> DiskStoreImpl::Erase(const Digest& tenant) {
   next_sequence_ = std::max(next_sequence_, SequenceBefore(next_number_));
   ErasedTenants erased = erased_;
   erased.Add(tenant, next_sequence_);
-  if (absl::Status written = WriteErased(files_, options_.directory, erased); !written.ok()) {
-    if (!absl::IsNotFound(written)) return written;
-    // Without the directory there is nothing to forget but what the index says.
-    if (absl::Status there = Reestablish(); !there.ok()) return there;
-    written = WriteErased(files_, options_.directory, erased);
-    if (!written.ok()) return written;
-  }
   const bool everybody = erased.all_before > erased_.all_before;
   std::vector<uint32_t> emptied;
   TierErased gone;
@@ -270,6 +276,8 @@ absl::StatusOr<TierErased> DiskStoreImpl::Erase(const Digest& tenant) {
       }
     }
   }
+  // Forgotten here whether the disk takes it or not; a purge that fails is one that a restart does not know of.
+  if (absl::Status written = PersistErased(); !written.ok()) return written;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [number, segment] : segments_) {
@@ -278,6 +286,22 @@ absl::StatusOr<TierErased> DiskStoreImpl::Erase(const Digest& tenant) {
   }
   for (uint32_t number : emptied) RemoveSegment(number);
   return gone;
+}
+
+absl::Status DiskStoreImpl::PersistErased() {
+  absl::Status written;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    if (lock_ == nullptr) {
+      if (absl::Status there = Reestablish(); !there.ok()) return there;
+    }
+    written = WriteErased(files_, options_.directory, erased_);
+    if (absl::IsNotFound(written)) {
+      lock_.reset();  // the directory is gone
+    } else if (!absl::IsResourceExhausted(written) || !ReclaimOne()) {
+      break;
+    }
+  }
+  return written;
 }
 
 absl::Status DiskStoreImpl::Flush() {

@@ -244,7 +244,8 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(FileSystem&
   return writer;
 }
 
-absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Resume(std::unique_ptr<File> file, uint32_t number) {
+absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Resume(std::unique_ptr<File> file, uint32_t number,
+                                                                     uint64_t records_end) {
   std::unique_ptr<SegmentWriter> writer(new SegmentWriter(std::move(file), number));
   const absl::StatusOr<SegmentContents> contents =
       ReadSegment(*writer->file_, number, /*trust_footer=*/false, [&](const SegmentRecord& record) {
@@ -252,7 +253,9 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Resume(std::unique
         ++writer->records_;
       });
   if (!contents.ok()) return contents.status();
-  CHECK(contents->end != SegmentEnd::kForeign);
+  if (contents->records_end != records_end || contents->end == SegmentEnd::kForeign) {
+    return absl::DataLossError("a segment that is not what it was a moment ago");
+  }
   writer->file_bytes_ = contents->records_end;
   writer->synced_ = false;
   if (contents->records_end < contents->file_bytes) {

@@ -95,9 +95,11 @@ class SegmentWriter {
   // The file is made, and its header is on the disk, when this returns; its name may not be.
   static absl::StatusOr<std::unique_ptr<SegmentWriter>> Create(FileSystem& files, const std::string& directory,
                                                                const SegmentHeader& header);
-  // To close a segment that has no good footer: reads its records and cuts what is after them.
+  // To close a segment that has no good footer: reads its records and cuts what is after them. DataLoss, and nothing is
+  // changed: they do not end at `records_end`, as they did when they were read before.
   // REQUIRES: `file` is open for writing; not of SegmentEnd::kFooter or kForeign.
-  static absl::StatusOr<std::unique_ptr<SegmentWriter>> Resume(std::unique_ptr<File> file, uint32_t number);
+  static absl::StatusOr<std::unique_ptr<SegmentWriter>> Resume(std::unique_ptr<File> file, uint32_t number,
+                                                               uint64_t records_end);
 
   // `pieces`: all bytes of the record, its header first. Returns its offset.
   absl::StatusOr<uint64_t> Append(std::span<const std::byte> header_bytes, uint64_t record_bytes,

@@ -115,7 +115,10 @@ TEST_F(SegmentTest, TornEndsAreCutAtEveryLengthAndClosed) {
     PutFile(files_, PathOf(SegmentName(7)), std::span(bytes).first(length));
     const bool at_edge = length == kSegmentHeaderBytes || length == first_end || length == bytes.size();
     EXPECT_EQ(ReadBack().contents->end, at_edge ? SegmentEnd::kOpen : SegmentEnd::kTorn) << length;
-    auto resumed = SegmentWriter::Resume(*files_.Open(PathOf(SegmentName(7)), FileSystem::Mode::kReadWrite), 7);
+    auto resumed = SegmentWriter::Resume(*files_.Open(PathOf(SegmentName(7)), FileSystem::Mode::kReadWrite), 7,
+                                         length < first_end      ? kSegmentHeaderBytes
+                                         : length < bytes.size() ? first_end
+                                                                 : bytes.size());
     ASSERT_TRUE(resumed.ok());
     ASSERT_TRUE((*resumed)->Close().ok());
     const Read read = ReadBack();
