@@ -28,6 +28,7 @@ constexpr std::string_view kDetokenizePath = "/detokenize";
 constexpr std::string_view kExplainPath = "/v1/cache/explain";
 constexpr std::string_view kStatsPath = "/v1/cache/stats";
 constexpr std::string_view kPurgePath = "/v1/cache/purge";
+constexpr std::string_view kMetricsPath = "/metrics";
 constexpr std::string_view kHealthPath = "/health";
 constexpr std::string_view kReadyPath = "/ready";
 
@@ -38,7 +39,7 @@ struct Route {
 constexpr Route kRoutes[] = {{kChatPath, "POST"},    {kTextPath, "POST"},     {kModelsPath, "GET"},
                              {kModelPath, "GET"},    {kTokenizePath, "POST"}, {kDetokenizePath, "POST"},
                              {kExplainPath, "POST"}, {kStatsPath, "GET"},     {kPurgePath, "POST"},
-                             {kHealthPath, "GET"},   {kReadyPath, "GET"}};
+                             {kMetricsPath, "GET"},  {kHealthPath, "GET"},    {kReadyPath, "GET"}};
 
 int64_t NowSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -150,6 +151,7 @@ void Api::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   if (path == kReadyPath) return exchange->Reply(JsonResponse(R"({"status":"ready"})"));
   if (path == kModelsPath || path == kModelPath) return exchange->Reply(Models(request.path));
   if (path == kStatsPath) return exchange->Reply(CacheStats());
+  if (path == kMetricsPath) return exchange->Reply(Metrics());
   if (path == kExplainPath) return Explain(std::move(request), std::move(exchange));
   if (path == kPurgePath) return Purge(std::move(request), std::move(exchange));
   if (path == kTokenizePath) {
@@ -196,6 +198,7 @@ void Api::Refuse(const CompletionJob& job, const RequestError& error) {
   line.prefix_ids.clear();  // it was not served
   line.reason = job.exchange->gone() ? "client_gone" : error.code;
   LogRequest(line);
+  ++requests_->by_status[line.status];
   job.exchange->Reply(ErrorResponse(error));
 }
 
@@ -217,6 +220,7 @@ void Api::Start(std::shared_ptr<CompletionJob> job) {
   options.received = job->received;
   options.collected = collected_;
   options.counters = counters_;
+  options.requests = requests_;
   if (request.receipt) options.receipt = std::move(job->receipt);
   options.charges = std::move(job->charges);
   options.head = {.endpoint = job->endpoint,

@@ -17,6 +17,7 @@
 #include "server/access.h"
 #include "server/cache_stats.h"
 #include "server/http_server.h"
+#include "server/metrics.h"
 #include "server/request_log.h"
 #include "server/request_threads.h"
 #include "server/response.h"
@@ -81,6 +82,7 @@ class Api : public HttpHandler {
   // From any thread; the question does not count any more.
   void AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
   HttpResponse CacheStats() const;
+  HttpResponse Metrics() const;
   HttpResponse Tokenize(const ServedModel& model, const std::string& body) const;
   HttpResponse Detokenize(const ServedModel& model, const std::string& body) const;
   HttpResponse Models(std::string_view path) const;
@@ -93,6 +95,7 @@ class Api : public HttpHandler {
   const std::shared_ptr<BodyBudget> collected_;  // of replies that are not streamed
   const std::shared_ptr<BodyBudget> grammars_;   // that running requests follow
   const std::shared_ptr<PrefixCounters> counters_ = std::make_shared<PrefixCounters>();
+  const std::shared_ptr<RequestCounters> requests_ = std::make_shared<RequestCounters>();
   std::shared_ptr<IoQueue> queue_;
   std::shared_ptr<const ServedModel> model_;  // null: still loading
   bool draining_ = false;

@@ -12,7 +12,10 @@ namespace {
 
 // The receipt of a request that was not run, with where its prompt and the cache part.
 HttpResponse Explained(const CompletionJob& job, PrefixReport report) {
-  if (!job.request.cache_read) report.match = {.tokens = 0, .reason = MissReason::kReadDisabled};
+  if (!job.request.cache_read) {
+    report.match = {.tokens = 0, .reason = MissReason::kReadDisabled};
+    report.tier = {};
+  }
   const TextCodec& codec = *job.model->codec;
   const std::vector<TokenId>& prompt = job.generation.prompt;
   Json receipt = ReceiptOf(job.receipt, prompt, report, codec);
@@ -80,8 +83,16 @@ void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   });
 }
 
+HttpResponse Api::Metrics() const {
+  const KvCache::Stats cache = model_->engine->cache_stats();
+  const EngineInterface::Stats engine = model_->engine->stats();
+  const std::optional<TierStats> tier = model_->engine->tier_stats();
+  return {.body = MetricsText({*requests_, *counters_, cache, engine, tier}), .content_type = kMetricsType};
+}
+
 HttpResponse Api::CacheStats() const {
-  return JsonResponse(CacheStatsBody(*counters_, model_->engine->cache_stats(), model_->engine->stats()));
+  return JsonResponse(
+      CacheStatsBody(*counters_, model_->engine->cache_stats(), model_->engine->stats(), model_->engine->tier_stats()));
 }
 
 }  // namespace reprise

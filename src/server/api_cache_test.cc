@@ -171,6 +171,34 @@ TEST_F(ApiCacheTest, StatsCountEveryRequestOnce) {
   EXPECT_EQ(stats["nodes"], 3);
 }
 
+TEST_F(ApiCacheTest, WhatComesFromTheDiskIsCountedAsCachedEverywhere) {
+  Start();
+  engine_.set_tier({.name = "disk", .writable = true, .usage = {.bytes = 70, .bytes_max = 90, .blocks = 5}}, 6);
+  PrefixReport report = report_;
+  report.match.tokens = 9;
+  report.fork = 9;
+  report.tier = {.tokens = 6, .saved_ms = 50, .cost_ms = 2, .load_ms = 3};
+  engine_.set_report(report);
+  const Json reply = Json::parse(Complete(R"({"prompt":"still here","cache":{"receipt":true}})").body);
+  EXPECT_EQ(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
+  EXPECT_EQ(Dump(reply["timings"]["cached"]), R"({"pool":3,"ram":0,"disk":6,"redis":0})");
+  const Json& receipt = reply["prefix_cache_receipt"];
+  EXPECT_EQ(receipt["hit"]["by_tier"], reply["timings"]["cached"]);
+  EXPECT_EQ(receipt["plan"]["fetch_tokens"], 6);
+  EXPECT_EQ(receipt["plan"]["actual_load_ms"], 3);
+  const Json told = ReceiptIn(Explain(R"({"prompt":"still here"})"));
+  EXPECT_EQ(told["hit"]["by_tier"], receipt["hit"]["by_tier"]);
+  EXPECT_EQ(told["plan"]["estimated_saved_ms"], 50);
+  const Json off = ReceiptIn(Explain(R"({"prompt":"still here","cache":{"read":false}})"));
+  EXPECT_EQ(off["hit"]["by_tier"]["disk"], 0);
+  EXPECT_EQ(off["plan"]["fetch_tokens"], 0);
+  const Json stats = Json::parse(Ask("GET", "/v1/cache/stats").body);
+  EXPECT_EQ(stats["kv_tokens_total"]["disk"], 6);
+  EXPECT_EQ(stats["kv_hit_rate"], 0.9);
+  EXPECT_EQ(stats["tiers"]["disk"]["bytes"], 70);
+  EXPECT_EQ(Ask("POST", "/v1/cache/purge").body, R"({"purged":{"blocks":3,"pinned":1,"disk_blocks":8}})");
+}
+
 TEST_F(ApiCacheTest, EveryKeyIsATenantOfItsOwn) {
   options_.api_keys = {"one", "two"};
   options_.port = 0;
@@ -193,7 +221,10 @@ TEST_F(ApiCacheTest, EveryKeyIsATenantOfItsOwn) {
   EXPECT_EQ(purged.body, R"({"purged":{"blocks":3,"pinned":1}})");
   EXPECT_EQ(engine_.purged_tenants(), std::vector<std::string>{two});
   for (const char* path : {"/v1/cache/explain", "/v1/cache/purge"}) EXPECT_EQ(Ask("POST", path, "{}").status, 401);
-  EXPECT_EQ(Ask("GET", "/v1/cache/stats").status, 401);
+  for (const char* path : {"/v1/cache/stats", "/metrics"}) {
+    EXPECT_EQ(Ask("GET", path).status, 401) << path;
+    EXPECT_EQ(AskAs("one", "GET", path, "").status, 200) << path;
+  }
 }
 
 TEST_F(ApiCacheTest, PurgeTakesNoFields) {

@@ -11,11 +11,58 @@ Json PoolBytes(uint64_t free, uint64_t active, uint64_t reusable) {
   return Json({{"free", free}, {"active", active}, {"reusable", reusable}, {"held", 0}});
 }
 
+Json OperationOf(const TierStats::Operation& operation) {
+  return Json({{"ok", operation.ok},
+               {"missing", operation.missing},
+               {"checksum_failed", operation.checksum_failed},
+               {"record_damaged", operation.damaged},
+               {"tier_error", operation.error},
+               {"tier_timeout", operation.timeout},
+               {"declined", operation.declined},
+               {"cancelled", operation.cancelled},
+               {"bytes", operation.bytes},
+               {"seconds", operation.seconds}});
+}
+
+Json TierOf(const TierStats& tier) {
+  const TierUsage& usage = tier.usage;
+  return Json(
+      {{"writable", tier.writable},
+       {"bytes", usage.bytes},
+       {"bytes_max", usage.bytes_max},
+       {"bytes_live", usage.bytes_live},
+       {"records", usage.records},
+       {"blocks", usage.blocks},
+       {"tails", usage.tails},
+       {"segments", usage.segments},
+       {"namespaces", usage.namespaces},
+       {"evicted_blocks", usage.evicted_blocks},
+       {"damaged", usage.damaged},
+       {"operations",
+        {{"fetch", OperationOf(tier.fetch)}, {"store", OperationOf(tier.store)}, {"erase", OperationOf(tier.erase)}}},
+       {"breaker",
+        {{"fetch", std::string(Name(tier.fetch_breaker))}, {"store", std::string(Name(tier.store_breaker))}}},
+       {"last_error", tier.last_error.empty() ? Json(nullptr) : Json(tier.last_error)}});
+}
+
 }  // namespace
 
+std::string_view Name(TierStats::Breaker breaker) {
+  switch (breaker) {
+    case TierStats::Breaker::kClosed:
+      return "closed";
+    case TierStats::Breaker::kOpen:
+      return "open";
+    case TierStats::Breaker::kTrying:
+      return "trying";
+  }
+  return "";
+}
+
 std::string CacheStatsBody(const PrefixCounters& counters, const KvCache::Stats& cache,
-                           const EngineInterface::Stats& engine) {
-  const uint64_t all = counters.pool_tokens() + counters.computed_tokens();
+                           const EngineInterface::Stats& engine, const std::optional<TierStats>& tier) {
+  Json tiers = Json::object();
+  if (tier) tiers[tier->name] = TierOf(*tier);
   Json misses = Json::object();
   for (size_t i = 1; i < PrefixCounters::kReasons; ++i) {
     const auto reason = static_cast<MissReason>(i);
@@ -35,25 +82,25 @@ std::string CacheStatsBody(const PrefixCounters& counters, const KvCache::Stats&
     active += group.slots_active * bytes;
     reusable += group.slots_reusable * bytes;
   }
-  return Dump(
-      Json({{"kv_hit_rate", all == 0 ? 0.0 : static_cast<double>(counters.pool_tokens()) / static_cast<double>(all)},
-            {"kv_tokens_total",
-             {{"pool", counters.pool_tokens()},
-              {"ram", 0},
-              {"disk", 0},
-              {"redis", 0},
-              {"computed", counters.computed_tokens()}}},
-            {"kv_miss_total", std::move(misses)},
-            {"pool_bytes", PoolBytes(free, active, reusable)},
-            {"groups", std::move(groups)},
-            {"sequences", cache.sequences},
-            {"nodes", cache.nodes},
-            {"tails", cache.tails},
-            {"evicted_blocks", cache.evicted_blocks},
-            {"duplicate_seals", cache.duplicate_seals},
-            {"key_collisions", cache.key_collisions},
-            {"queue_depth", engine.queued_requests},
-            {"queue_tokens", engine.queued_tokens}}));
+  return Dump(Json({{"kv_hit_rate", counters.Share(counters.pool_tokens() + counters.disk_tokens())},
+                    {"kv_tokens_total",
+                     {{"pool", counters.pool_tokens()},
+                      {"ram", 0},
+                      {"disk", counters.disk_tokens()},
+                      {"redis", 0},
+                      {"computed", counters.computed_tokens()}}},
+                    {"kv_miss_total", std::move(misses)},
+                    {"pool_bytes", PoolBytes(free, active, reusable)},
+                    {"groups", std::move(groups)},
+                    {"tiers", std::move(tiers)},
+                    {"sequences", cache.sequences},
+                    {"nodes", cache.nodes},
+                    {"tails", cache.tails},
+                    {"evicted_blocks", cache.evicted_blocks},
+                    {"duplicate_seals", cache.duplicate_seals},
+                    {"key_collisions", cache.key_collisions},
+                    {"queue_depth", engine.queued_requests},
+                    {"queue_tokens", engine.queued_tokens}}));
 }
 
 std::string PurgedBody(const EngineInterface::Purged& purged) {

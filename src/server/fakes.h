@@ -217,8 +217,20 @@ class FakeEngine : public EngineInterface {
       if (stopping_for_good) return false;
       purged_tenants_.push_back(std::move(tenant));
     }
-    done({.memory = {.blocks = 3, .pinned = 1}});
+    Purged purged{.memory = {.blocks = 3, .pinned = 1}};
+    if (tier_stats()) purged.tier = TierErased{.blocks = 8, .bytes = 800};
+    done(std::move(purged));
     return true;
+  }
+  std::optional<TierStats> tier_stats() const override {
+    std::lock_guard lock(mutex_);
+    return tier_;
+  }
+  // A tier; `from_disk` tokens of every prompt come from it.
+  void set_tier(const TierStats& tier, uint32_t from_disk) {
+    std::lock_guard lock(mutex_);
+    tier_ = tier;
+    from_disk_ = from_disk;
   }
   KvCache::Stats cache_stats() const override {
     KvCache::Stats stats{.sequences = 2, .nodes = 3, .tails = 1, .evicted_blocks = 5};
@@ -289,7 +301,8 @@ class FakeEngine : public EngineInterface {
                      .prompt_n = prompt_n,
                      .computed_n = 1,
                      .predicted_n = live.generated,
-                     .cached_pool = prompt_n - 1};
+                     .cached_pool = prompt_n - 1 - from_disk_,
+                     .cached_disk = from_disk_};
     event.prefix = report_;
     if (cancelled_.contains(id)) {
       ++cancelled_count_;
@@ -344,6 +357,8 @@ class FakeEngine : public EngineInterface {
   ExplainRequest last_explain_;
   PrefixReport report_{.match = {.reason = MissReason::kNeverSeen}};
   std::vector<std::string> purged_tenants_;
+  std::optional<TierStats> tier_;
+  uint32_t from_disk_ = 0;
   std::atomic<int> cancelled_count_{0};
   uint64_t last_id_ = 0;
   bool stopping_ = false;

@@ -121,6 +121,7 @@ std::string TokenInWords(TokenId token, const TextCodec& codec) {
 Json ReceiptOf(const ReceiptFacts& facts, std::span<const TokenId> prompt, const PrefixReport& report,
                const TextCodec& codec) {
   const uint32_t reused = report.match.tokens;
+  const TierReport& tier = report.tier;
   const char* const decision = !facts.cache_read ? "read_disabled" : reused > 0 ? "safe_reuse" : "recompute";
   return Json(
       {{"id", facts.id},
@@ -130,8 +131,12 @@ Json ReceiptOf(const ReceiptFacts& facts, std::span<const TokenId> prompt, const
         {{"reusable_tokens", reused},
          {"prefill_skipped", reused > 0},
          {"suffix_tokens", prompt.size() - reused},
-         {"by_tier", {{"pool", reused}, {"ram", 0}, {"disk", 0}, {"redis", 0}}}}},
-       {"plan", {{"fetch_tokens", 0}, {"estimated_saved_ms", 0}, {"estimated_cost_ms", 0}, {"actual_load_ms", 0}}},
+         {"by_tier", {{"pool", reused - tier.tokens}, {"ram", 0}, {"disk", tier.tokens}, {"redis", 0}}}}},
+       {"plan",
+        {{"fetch_tokens", tier.tokens},
+         {"estimated_saved_ms", tier.saved_ms},
+         {"estimated_cost_ms", tier.cost_ms},
+         {"actual_load_ms", tier.load_ms}}},
        {"gates",
         {{"cross_tenant", "reject"}, {"acl_epoch_mismatch", "miss_and_recompute"}, {"active_sequence", "never_evict"}}},
        {"miss", MissesOf(prompt, report, codec)},

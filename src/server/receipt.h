@@ -32,7 +32,8 @@ struct ReceiptFacts {
 // Of the texts of all system messages, one after the other; nullopt: there is none.
 std::optional<Digest> SystemPromptDigest(std::span<const ChatMessage> messages);
 
-// The receipt's JSON object. REQUIRES: facts.identity is set, report.fork <= prompt.size().
+// The receipt's JSON object. REQUIRES: facts.identity is set, report.fork <= prompt.size(),
+// report.tier.tokens <= report.match.tokens.
 Json ReceiptOf(const ReceiptFacts& facts, std::span<const TokenId> prompt, const PrefixReport& report,
                const TextCodec& codec);
 

@@ -251,7 +251,8 @@ void Reply::End() {
   const Timings timings = Together(timings_);
   RequestLine line = options_.line;
   line.prompt_tokens = timings.prompt_n;
-  line.reused_tokens = timings.cached_pool;
+  line.reused_tokens = timings.cached();
+  line.disk_tokens = timings.cached_disk;
   line.computed_tokens = timings.computed_n;
   if (prefix_) line.miss = std::string(Name(prefix_->match.reason));
   line.generated_tokens = timings.predicted_n;
@@ -262,9 +263,20 @@ void Reply::End() {
   line.status = status_;
   line.reason = reason_;
   LogRequest(line);
-  for (const Timings& choice : timings_) options_.counters->AddTokens(choice.cached_pool, choice.computed_n);
-  if (prefix_) options_.counters->AddMiss(prefix_->match.reason);
+  Count(line.total_ms);
   on_end_();
+}
+
+void Reply::Count(double total_ms) {
+  if (prefix_) options_.counters->AddMiss(prefix_->match.reason);
+  RequestCounters& requests = *options_.requests;
+  ++requests.by_status[status_];
+  requests.whole.Add(total_ms / 1e3);
+  for (const Timings& choice : timings_) {
+    options_.counters->AddTokens(choice);
+    if (choice.predicted_n > 1) requests.per_token.Add(choice.decode_ms / 1e3 / (choice.predicted_n - 1));
+  }
+  if (timings_[0].predicted_n > 0) requests.first_token.Add(timings_[0].first_token_ms / 1e3);
 }
 
 }  // namespace reprise

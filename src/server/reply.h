@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "server/cache_stats.h"
 #include "server/http_server.h"
+#include "server/metrics.h"
 #include "server/receipt.h"
 #include "server/request_log.h"
 #include "server/response.h"
@@ -41,6 +42,7 @@ struct ReplyOptions {
   std::vector<BodyBudget::Charge> charges;         // for what lives as long as the reply
   std::optional<ReceiptFacts> receipt;             // absent: not asked for
   std::shared_ptr<PrefixCounters> counters;
+  std::shared_ptr<RequestCounters> requests;
 };
 
 class Reply : public std::enable_shared_from_this<Reply> {
@@ -81,6 +83,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void Fail(const RequestError& error);
   void CancelAll();
   void End();
+  void Count(double total_ms);
   // What the reply says of the first choice's prompt; null: nothing.
   Json Receipt() const;
   // Sends the head of the stream, the roles and the echo, before the first chunk or comment.

@@ -71,6 +71,7 @@ void LogRequest(const RequestLine& line) {
                    {"status", line.status},
                    {"in", line.prompt_tokens},
                    {"reused", line.reused_tokens},
+                   {"disk", line.disk_tokens},
                    {"computed", line.computed_tokens},
                    {"miss", line.miss.empty() ? Json(nullptr) : Json(line.miss)},
                    {"out", line.generated_tokens},
@@ -88,11 +89,11 @@ void LogRequest(const RequestLine& line) {
     return logger->info("{}", Dump(fields));
   }
   spdlog::info(
-      "{} tenant={} model={} endpoint={} status={} in={} reused={} computed={} miss={} out={} queue_ms={:.1f} "
+      "{} tenant={} model={} endpoint={} status={} in={} reused={} disk={} computed={} miss={} out={} queue_ms={:.1f} "
       "first_ms={:.1f} ms={:.1f} end={}",
       line.id, Plain(line.tenant), Plain(line.model), line.endpoint, line.status, line.prompt_tokens,
-      line.reused_tokens, line.computed_tokens, line.miss.empty() ? "-" : line.miss, line.generated_tokens,
-      line.queue_ms, line.first_token_ms, line.total_ms, line.reason);
+      line.reused_tokens, line.disk_tokens, line.computed_tokens, line.miss.empty() ? "-" : line.miss,
+      line.generated_tokens, line.queue_ms, line.first_token_ms, line.total_ms, line.reason);
 }
 
 void LogPrompt(std::string_view id, std::string_view prompt) {

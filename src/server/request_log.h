@@ -25,6 +25,7 @@ struct RequestLine {
   std::string endpoint;
   uint32_t prompt_tokens = 0;
   uint32_t reused_tokens = 0;
+  uint32_t disk_tokens = 0;  // of them, read from the disk
   uint32_t computed_tokens = 0;
   std::string miss;  // why not more was reused (SCHEMA 4); empty: it did not come to that
   uint32_t generated_tokens = 0;

@@ -44,6 +44,7 @@ const RequestLine kLine{.id = "cmpl-1",
                         .endpoint = "/v1/completions",
                         .prompt_tokens = 480,
                         .reused_tokens = 384,
+                        .disk_tokens = 128,
                         .computed_tokens = 96,
                         .miss = "tokens_differ",
                         .generated_tokens = 64,
@@ -61,7 +62,7 @@ TEST_F(RequestLogTest, Text) {
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 3u) << "whatever a client names, a line is one line";
   EXPECT_EQ(lines[0],
-            "cmpl-1 tenant=default model=m endpoint=/v1/completions status=200 in=480 reused=384 computed=96 "
+            "cmpl-1 tenant=default model=m endpoint=/v1/completions status=200 in=480 reused=384 disk=128 computed=96 "
             "miss=tokens_differ out=64 queue_ms=0.1 first_ms=84.0 ms=985.1 end=stop");
   EXPECT_NE(lines[1].find(R"(model="a b\nc=\"" endpoint)"), std::string::npos);
   EXPECT_EQ(lines[2], R"(cmpl-1 prompt="line\nline")");
@@ -77,6 +78,8 @@ TEST_F(RequestLogTest, EveryLineIsAnObject) {
   EXPECT_EQ(request["level"], "info");
   EXPECT_EQ(request["id"], "cmpl-1");
   EXPECT_EQ(request["in"], 480);
+  EXPECT_EQ(request["reused"], 384);
+  EXPECT_EQ(request["disk"], 128);
   EXPECT_EQ(request["miss"], "tokens_differ");
   EXPECT_EQ(request["ms"], 985.14);
   EXPECT_EQ(request["end"], "stop");
@@ -97,9 +100,9 @@ TEST_F(RequestLogTest, OneLineForEveryRequestAndNoWordOfItsText) {
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 5u);
   for (const std::string& line : lines) EXPECT_EQ(line.find("secret"), std::string::npos) << line;
-  EXPECT_NE(
-      lines[0].find("model=fake endpoint=/v1/completions status=200 in=6 reused=5 computed=1 miss=never_seen out=6"),
-      std::string::npos)
+  EXPECT_NE(lines[0].find(
+                "model=fake endpoint=/v1/completions status=200 in=6 reused=5 disk=0 computed=1 miss=never_seen out=6"),
+            std::string::npos)
       << lines[0];
   EXPECT_TRUE(lines[0].ends_with("end=length")) << lines[0];
   EXPECT_NE(lines[1].find("endpoint=/v1/chat/completions"), std::string::npos);

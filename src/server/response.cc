@@ -106,8 +106,7 @@ Json UsageOf(const Timings& timings) {
   return Json({{"prompt_tokens", timings.prompt_n},
                {"completion_tokens", timings.predicted_n},
                {"total_tokens", uint64_t{timings.prompt_n} + timings.predicted_n},
-               {"prompt_tokens_details",
-                {{"cached_tokens", timings.prompt_n - std::min(timings.computed_n, timings.prompt_n)}}}});
+               {"prompt_tokens_details", {{"cached_tokens", timings.cached()}}}});
 }
 
 Json TimingsOf(const Timings& timings) {
@@ -121,7 +120,7 @@ Json TimingsOf(const Timings& timings) {
                {"prompt_n", timings.prompt_n},
                {"computed_n", timings.computed_n},
                {"predicted_n", timings.predicted_n},
-               {"cached", {{"pool", timings.cached_pool}, {"ram", 0}, {"disk", 0}, {"redis", 0}}}});
+               {"cached", {{"pool", timings.cached_pool}, {"ram", 0}, {"disk", timings.cached_disk}, {"redis", 0}}}});
 }
 
 Json Body(const ReplyHead& head, std::string_view object, Json choices) {

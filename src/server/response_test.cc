@@ -19,12 +19,13 @@ const Timings kTimings{.queue_ms = 0.1,
                        .prompt_n = 480,
                        .computed_n = 96,
                        .predicted_n = 2,
-                       .cached_pool = 384};
+                       .cached_pool = 256,
+                       .cached_disk = 128};
 
 constexpr std::string_view kEnd =
     R"("timings":{"queue_ms":0.1,"lookup_ms":0.2,"load_ms":0.0,"load_exposed_ms":0.0,"prefill_ms":80.0,)"
     R"("first_token_ms":84.25,"decode_ms":900.0,"prompt_n":480,"computed_n":96,"predicted_n":2,)"
-    R"("cached":{"pool":384,"ram":0,"disk":0,"redis":0}},"seed":7})";
+    R"("cached":{"pool":256,"ram":0,"disk":128,"redis":0}},"seed":7})";
 constexpr std::string_view kUsage =
     R"("usage":{"prompt_tokens":480,"completion_tokens":2,"total_tokens":482,"prompt_tokens_details":{"cached_tokens":384}},)";
 
