@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "model/adapter.h"
 
 namespace reprise {
@@ -21,24 +23,26 @@ std::string Arithmetic(const StartReport& report) {
                       battery.checks - battery.different.size(), " of ", battery.checks, " checks as recorded");
 }
 
-std::string WithThousands(uint64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
-    text.push_back(digits[i]);
-  }
-  return text;
-}
-
 std::string Amount(const LimitLine& limit) {
-  return limit.unit == "bytes" ? HumanBytes(limit.value) : absl::StrCat(WithThousands(limit.value), " ", limit.unit);
+  return limit.unit == "bytes" ? HumanBytes(limit.value) : absl::StrCat(WithCommas(limit.value), " ", limit.unit);
 }
 
 void AppendLine(std::string& text, const char* head, const std::string& rest) {
   char start[16];
   std::snprintf(start, sizeof(start), "%-11s ", head);
   absl::StrAppend(&text, start, rest, "\n");
+}
+
+// As --cache-format takes it.
+const char* FormatName(const DiskChoice& disk) { return disk.options.codec == Codec::kRaw ? "raw" : "compressed"; }
+
+nlohmann::ordered_json DiskJson(const DiskChoice& disk) {
+  if (!disk.off.empty()) return {{"off", disk.off}};
+  return {{"directory", disk.options.directory},
+          {"bytes_max", disk.options.bytes_max},
+          {"from", disk.from},
+          {"format", FormatName(disk)},
+          {"held_bytes", disk.held_bytes}};
 }
 
 std::string Columns(int first_width, const std::string& first, const std::string& second) {
@@ -48,6 +52,43 @@ std::string Columns(int first_width, const std::string& first, const std::string
 }
 
 }  // namespace
+
+std::string OpenedDiskText(const OpenedDisk& disk) {
+  std::string text;
+  if (disk.status == nullptr || disk.status->directory.empty()) return text;
+  const LocalEngine::DiskStatus& status = *disk.status;
+  if (!status.error.empty()) {
+    AppendLine(text, "warning", absl::StrCat("no disk cache: ", status.error));
+    return text;
+  }
+  AppendLine(text, "disk cache",
+             absl::StrFormat("%s: %s blocks in %s, opened in %.2f s", status.directory, WithCommas(disk.usage.blocks),
+                             HumanBytes(disk.usage.bytes), status.opened.seconds));
+  if (status.read_only)
+    AppendLine(text, "warning", "another process writes to that directory: this one only reads what is there now");
+  if (status.opened.damaged_records > 0)
+    AppendLine(text, "warning",
+               absl::StrCat(WithCommas(status.opened.damaged_records),
+                            " damaged records are not used; reprise cache verify has the details"));
+  return text;
+}
+
+std::string OpenedDiskJson(const OpenedDisk& disk) {
+  if (disk.status == nullptr || disk.status->directory.empty()) return "null";
+  const LocalEngine::DiskStatus& status = *disk.status;
+  using nlohmann::ordered_json;
+  const ordered_json out = {{"directory", status.directory},
+                            {"read_only", status.read_only},
+                            {"error", status.error.empty() ? ordered_json(nullptr) : ordered_json(status.error)},
+                            {"blocks", disk.usage.blocks},
+                            {"records", disk.usage.records},
+                            {"bytes", disk.usage.bytes},
+                            {"cut_bytes", status.opened.cut_bytes},
+                            {"foreign_records", status.opened.foreign_records},
+                            {"damaged_records", status.opened.damaged_records},
+                            {"seconds", status.opened.seconds}};
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string BannerText(const StartReport& report) {
   const ModelDescription& model = *report.model;
@@ -81,6 +122,14 @@ std::string BannerText(const StartReport& report) {
   for (const Footprint& line : plan.lines) {
     std::snprintf(amount, sizeof(amount), "%10s", HumanBytes(line.bytes).c_str());
     AppendLine(text, "", Columns(10, amount, line.component));
+  }
+  if (report.disk.off.empty()) {
+    AppendLine(text, "disk cache",
+               absl::StrCat(report.disk.options.directory, ", ", FormatName(report.disk), ", at most ",
+                            HumanBytes(report.disk.options.bytes_max), " for this model (", report.disk.from, ")"));
+    AppendLine(text, "",
+               report.disk.held_bytes > 0 ? absl::StrCat("holds ", HumanBytes(report.disk.held_bytes), " of all models")
+                                          : "holds nothing yet");
   }
   for (size_t i = 0; i < report.limits.size(); ++i)
     AppendLine(text, i == 0 ? "limits" : "",
@@ -132,6 +181,7 @@ std::string BannerJson(const StartReport& report) {
         {"limit_bytes", report.plan.memory_bytes},
         {"from", report.plan.memory_from},
         {"components", memory}}},
+      {"disk", DiskJson(report.disk)},
       {"limits", limits},
       {"off", off},
       {"warnings", report.warnings}};

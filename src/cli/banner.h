@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/disk_cache.h"
 #include "engine/local_engine.h"
 
 namespace reprise {
@@ -34,10 +35,19 @@ struct StartReport {
   std::string chat;  // "the model's own template", ...
   std::string address;
   std::vector<std::string> names;  // served as
+  DiskChoice disk;
   std::vector<LimitLine> limits;
   std::vector<OffLine> off;
   std::vector<std::string> warnings;
 };
+
+// What was found in the cache directory once it was open; empty words, and null, without one.
+struct OpenedDisk {
+  LocalEngine::DiskStatus const* status = nullptr;
+  TierUsage usage;
+};
+std::string OpenedDiskText(const OpenedDisk& disk);  // lines as BannerText's
+std::string OpenedDiskJson(const OpenedDisk& disk);  // one line, without a line break
 
 std::string BannerText(const StartReport& report);
 std::string BannerJson(const StartReport& report);  // one object, indented, with a line break

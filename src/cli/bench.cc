@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/bench_trace.h"
 #include "cli/commands.h"
+#include "cli/model_open.h"
 #include "cli/workloads.h"
 #include "env/machine.h"
 #include "server/server.h"
@@ -96,6 +97,12 @@ absl::Status Bench(const BenchFlags& flags) {
   spdlog::set_level(spdlog::level::warn);  // a line per request would be most of the output
   ServerOptions server_options{.port = 0, .any_model = true};
   options->other_bytes = Server::Footprint(server_options.limits, options->context > 0 ? options->context : 32768);
+  auto model = OpenModel(options->model_path, options->kv_type, options->adapters);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<DiskChoice> disk =
+      ChooseDisk(flags.engine.disk, (*model)->geometry, RealFileSystem(), CacheDirectory());
+  if (!disk.ok()) return disk.status();
+  options->disk = disk->options;
   auto local = LoadWithProgress(*options);
   if (!local.ok()) return local.status();
   auto server = Server::Start(server_options);
@@ -135,7 +142,7 @@ void AddBenchCommand(CLI::App& app, int& status) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand("bench", "measure named workloads, alone or in turn with another server");
   AddBenchTraceCommand(*command, status);
-  flags->engine.AddTo(*command);
+  flags->engine.AddTo(*command, /*disk_on=*/false);
   command->get_option("model")->required(false);  // a trace needs none
   command->add_option("workload", flags->workloads, "prefill, decode, repeat, shared-prefix (default: all)")
       ->check(CLI::IsMember(WorkloadNames()));

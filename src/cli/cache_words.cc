@@ -80,6 +80,30 @@ std::string Pool(const json& bytes) {
   return parts.empty() ? "empty" : absl::StrJoin(parts, ", ");
 }
 
+// A line or two for each tier.
+std::string Tiers(const json& tiers) {
+  std::string out;
+  if (!tiers.is_object()) return out;
+  for (const auto& [name, tier] : tiers.items()) {
+    std::string text = absl::StrCat(WithCommas(Count(tier, "/blocks")), " blocks, ", HumanBytes(Count(tier, "/bytes")),
+                                    " of ", HumanBytes(Count(tier, "/bytes_max")));
+    if (At(tier, "/writable") == false) absl::StrAppend(&text, ", read only");
+    const uint64_t read = Count(tier, "/operations/fetch/ok"), written = Count(tier, "/operations/store/ok");
+    absl::StrAppend(&text, "; read ", WithCommas(read), read == 1 ? " block" : " blocks", ", wrote ",
+                    WithCommas(written), written == 1 ? " record" : " records");
+    if (const uint64_t damaged = Count(tier, "/damaged"); damaged > 0)
+      absl::StrAppend(&text, ", found ", WithCommas(damaged), " damaged");
+    absl::StrAppend(&out, Line(Unquoted(name), text));
+    for (const char* operation : {"fetch", "store"}) {
+      const std::string state = Text(tier, absl::StrCat("/breaker/", operation));
+      if (!state.empty() && state != "closed")
+        absl::StrAppend(&out, Line("", absl::StrCat("  ", operation, " left alone after failures (", Unquoted(state),
+                                                    "): ", Unquoted(Text(tier, "/last_error")))));
+    }
+  }
+  return out;
+}
+
 // What to do about a reason that has nothing to do with the prompt's text; docs/cache.md has all of them.
 std::string_view AdviceFor(std::string_view reason) {
   struct Advice {
@@ -167,6 +191,7 @@ std::string CacheStatsInWords(std::string_view text) {
       absl::StrAppend(&out, Line("", absl::StrFormat("  %-12s%s", name, Pool(At(group, "/pool_bytes")))));
     }
   }
+  absl::StrAppend(&out, Tiers(At(answer, "/tiers")));
   absl::StrAppend(&out, Line("tree", absl::StrCat(WithCommas(Count(answer, "/nodes")), " blocks, ends of blocks ",
                                                   WithCommas(Count(answer, "/tails")), "; evicted ",
                                                   WithCommas(Count(answer, "/evicted_blocks")), ", computed twice ",
@@ -180,9 +205,11 @@ std::string CacheStatsInWords(std::string_view text) {
 std::string PurgedInWords(std::string_view text) {
   const json answer = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!answer.is_object()) return "";
-  const uint64_t blocks = Count(answer, "/purged/blocks"), pinned = Count(answer, "/purged/pinned");
+  const uint64_t blocks = Count(answer, "/purged/blocks"), pinned = Count(answer, "/purged/pinned"),
+                 on_disk = Count(answer, "/purged/disk_blocks");
   return absl::StrCat(
       "forgot ", WithCommas(blocks), blocks == 1 ? " block" : " blocks",
+      on_disk > 0 ? absl::StrCat(", and ", WithCommas(on_disk), " on disk") : "",
       pinned > 0 ? absl::StrCat("; ", WithCommas(pinned), " more when the requests that use them end") : "", "\n");
 }
 

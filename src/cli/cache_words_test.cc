@@ -54,6 +54,9 @@ TEST(CacheWordsTest, GoldenStats) {
     "pool_bytes": {"free": 1048576, "active": 0, "reusable": 2048, "held": 0},
     "groups": [{"kind": "full", "window": 0, "pool_bytes": {"free": 1024}},
                {"kind": "window", "window": 512, "pool_bytes": {"free": 0}}],
+    "tiers": {"disk": {"writable": true, "blocks": 1500, "bytes": 2048, "bytes_max": 1048576, "damaged": 2,
+              "operations": {"fetch": {"ok": 1}, "store": {"ok": 12}}, "breaker": {"fetch": "closed", "store": "open"},
+              "last_error": "no space left"}},
     "nodes": 1200, "tails": 3, "evicted_blocks": 5, "duplicate_seals": 0, "sequences": 1, "queue_depth": 2,
     "queue_tokens": 99})";
   EXPECT_EQ(CacheStatsInWords(kAnswer),
@@ -62,12 +65,16 @@ TEST(CacheWordsTest, GoldenStats) {
             "pool        2 KiB reusable, 1 MiB free\n"
             "              full        1 KiB free\n"
             "              window 512  empty\n"
+            "disk        1,500 blocks, 2 KiB of 1 MiB; read 1 block, wrote 12 records, found 2 damaged\n"
+            "              store left alone after failures (open): no space left\n"
             "tree        1,200 blocks, ends of blocks 3; evicted 5, computed twice 0\n"
             "now         1 running, 2 waiting with 99 prompt tokens\n");
 }
 
 TEST(CacheWordsTest, Purged) {
   EXPECT_EQ(PurgedInWords(R"({"purged": {"blocks": 1200, "pinned": 0}})"), "forgot 1,200 blocks\n");
+  EXPECT_EQ(PurgedInWords(R"({"purged": {"blocks": 7, "pinned": 0, "disk_blocks": 70}})"),
+            "forgot 7 blocks, and 70 on disk\n");
   EXPECT_EQ(PurgedInWords(R"({"purged": {"blocks": 1, "pinned": 4}})"),
             "forgot 1 block; 4 more when the requests that use them end\n");
 }
@@ -75,7 +82,8 @@ TEST(CacheWordsTest, Purged) {
 TEST(CacheWordsTest, AnswersOfOtherKindsAreNoCrash) {
   for (const char* text : {"{}", R"({"prefix_cache_receipt": 5})",
                            R"({"prefix_cache_receipt": {"miss": [1], "fork": {"asked": "x"}, "hit": []}})",
-                           R"({"kv_hit_rate": "x", "groups": [1, {}], "kv_miss_total": [1]})", R"({"purged": []})"}) {
+                           R"({"kv_hit_rate": "x", "groups": [1, {}], "tiers": {"disk": 1}, "kv_miss_total": [1]})",
+                           R"({"purged": []})"}) {
     EXPECT_FALSE(ExplainInWords(text).empty()) << text;
     EXPECT_FALSE(CacheStatsInWords(text).empty()) << text;
     EXPECT_FALSE(PurgedInWords(text).empty()) << text;

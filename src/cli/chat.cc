@@ -187,8 +187,12 @@ absl::StatusOr<std::unique_ptr<ChatBackend>> FromFile(const ChatFlags& flags) {
   auto model = OpenModel(options->model_path, options->kv_type, options->adapters);
   if (!model.ok()) return model.status();
   const auto none = [](const StartSettings&, uint32_t) { return uint64_t{0}; };
-  const absl::StatusOr<MemoryPlan> plan = PlanStart(**model, *options, none, ReadMachineInfo());
+  absl::StatusOr<DiskChoice> disk =
+      ChooseDisk(flags.engine.disk, (*model)->geometry, RealFileSystem(), CacheDirectory());
+  if (!disk.ok()) return disk.status();
+  const absl::StatusOr<MemoryPlan> plan = PlanStartWithDisk(**model, *options, none, ReadMachineInfo(), *disk);
   if (!plan.ok()) return plan.status();
+  if (!disk->as_asked) std::fprintf(stderr, "no disk cache: %s\n", disk->off.c_str());
   return MakeFileBackend(*options);
 }
 
@@ -212,7 +216,7 @@ absl::Status Chat(ChatFlags flags) {
 void AddChatCommand(CLI::App& app, int& status) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command = app.add_subcommand("chat", "talk with a model file, or with a server");
-  flags->engine.AddTo(*command);
+  flags->engine.AddTo(*command, /*disk_on=*/true);
   command->get_option("model")->required(false);
   command->add_option("--url", flags->url, "an OpenAI-compatible server; its key comes from OPENAI_API_KEY");
   command->add_option("--model", flags->model_name, "with --url: the model to ask for (default: its first)");

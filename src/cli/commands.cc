@@ -16,7 +16,7 @@ constexpr size_t kTemplateBytesMax = 1 << 20;  // models' own have up to 20 kB
 
 }  // namespace
 
-void EngineFlags::AddTo(CLI::App& app) {
+void EngineFlags::AddTo(CLI::App& app, bool disk_on) {
   app.add_option("model", model_path, "the model, a GGUF file")->required();
   app.add_option("--memory", memory,
                  "what the process may take, as in 6GiB (default: from the control group or machine)");
@@ -31,6 +31,7 @@ void EngineFlags::AddTo(CLI::App& app) {
   app.add_option("--lora", loras, "a LoRA adapter, FILE or FILE:SCALE, for requests that do not say; may be repeated")
       ->expected(1)
       ->take_all();
+  disk.AddTo(app, disk_on);
 }
 
 absl::StatusOr<LocalEngineOptions> EngineFlags::Resolve() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/disk_cache.h"
 #include "engine/local_engine.h"
 
 namespace reprise {
@@ -32,8 +33,10 @@ struct EngineFlags {
   std::string isa;
   std::string chat_template_path;
   std::vector<std::string> loras;  // FILE or FILE:SCALE
+  DiskFlags disk;                  // not in what Resolve gives: ChooseDisk needs the model
 
-  void AddTo(CLI::App& app);
+  // `disk_on`: the cache directory is used where nobody says otherwise.
+  void AddTo(CLI::App& app, bool disk_on);
   // InvalidArgument names the option and what it accepts.
   absl::StatusOr<LocalEngineOptions> Resolve() const;
 };

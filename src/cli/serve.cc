@@ -48,6 +48,7 @@ struct Start {
   ServerOptions server;
   std::unique_ptr<ModelDescription> model;
   MemoryPlan plan;
+  DiskChoice disk;
   std::vector<std::string> names;
   std::vector<std::string> warnings;
   uint32_t drain_ms = 0;
@@ -99,8 +100,15 @@ absl::StatusOr<Start> Prepare(const ServeFlags& flags) {
     with.requests_max = RequestsMax(settings.sequences, settings.queue_requests);
     return Server::Footprint(with, context);
   };
-  absl::StatusOr<MemoryPlan> plan = PlanStart(*start.model, start.options, other, ReadMachineInfo());
+  absl::StatusOr<DiskChoice> disk =
+      ChooseDisk(flags.engine.disk, start.model->geometry, RealFileSystem(), CacheDirectory());
+  if (!disk.ok()) return disk.status();
+  start.disk = *std::move(disk);
+  absl::StatusOr<MemoryPlan> plan =
+      PlanStartWithDisk(*start.model, start.options, other, ReadMachineInfo(), start.disk);
   if (!plan.ok()) return plan.status();
+  start.options.disk.log = [](const std::string& text) { spdlog::warn("{}", text); };
+  if (!start.disk.as_asked) start.warnings.push_back(absl::StrCat("no disk cache: ", start.disk.off));
   start.plan = *std::move(plan);
   const absl::Status checked = CheckTemplate(start.options);
   if (!checked.ok()) return checked;
@@ -157,6 +165,7 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
                      .chat = ChatLine(start, flags.engine.chat_template_path),
                      .address = UrlOf(start.server.host, port),
                      .names = start.names,
+                     .disk = start.disk,
                      .limits = Limits(flags, start, connections_max)};
   report.battery = RunBattery(*start.model, {nullptr, report.isa});
   const auto off = [&report](bool is_off, const char* name, const char* meaning, const char* flag) {
@@ -169,7 +178,7 @@ StartReport Report(const ServeFlags& flags, const Start& start, uint32_t connect
   off(!start.server.log_traces, "traces in log", "requests cannot be replayed by bench trace",
       "--log-json --log-traces");
   off(!flags.log_json, "JSON log", "the log is lines for people", "--log-json");
-  off(true, "disk cache", "the cache ends with the process; not in this version", "");
+  off(!start.disk.off.empty(), "disk cache", "the cache ends with the process", "--cache-disk auto");
   report.warnings = start.warnings;
   if (!report.battery.different.empty())
     report.warnings.push_back(absl::StrCat("this process computes ", absl::StrJoin(report.battery.different, ", "),
@@ -253,9 +262,12 @@ absl::Status Serve(const ServeFlags& flags) {
   const std::unique_ptr<TextCodec> codec = MakeTextCodec((*local)->tokenizer(), (*local)->chat_template());
   signals.Serve();
   (*server)->Attach((*local)->engine(), *codec, start.names);
+  const OpenedDisk disk{&(*local)->disk(), (*local)->engine().tier_stats().value_or(TierStats()).usage};
   if (flags.json) {
-    std::printf("%s\n", nlohmann::json{{"ready", report.address}, {"model", start.names[0]}}.dump().c_str());
+    std::printf("{\"model\": %s, \"ready\": %s, \"disk\": %s}\n", nlohmann::json(start.names[0]).dump().c_str(),
+                nlohmann::json(report.address).dump().c_str(), OpenedDiskJson(disk).c_str());
   } else {
+    std::fputs(OpenedDiskText(disk).c_str(), stdout);
     std::printf("ready       %s as \"%s\"\n", report.address.c_str(), start.names[0].c_str());
   }
   std::fflush(stdout);
@@ -268,7 +280,7 @@ absl::Status Serve(const ServeFlags& flags) {
 void AddServeCommand(CLI::App& app, int& status) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* command = app.add_subcommand("serve", "serve a model over an OpenAI-compatible API");
-  flags->engine.AddTo(*command);
+  flags->engine.AddTo(*command, /*disk_on=*/true);
   command->add_option("--host", flags->server.host, "address to listen on")->capture_default_str();
   command->add_option("--port", flags->server.port, "port to listen on; 0: any free one")
       ->capture_default_str()

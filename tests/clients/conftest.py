@@ -4,6 +4,7 @@
 """
 
 import os
+import tempfile
 
 import httpx
 import openai
@@ -12,6 +13,10 @@ import pytest
 import servers
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # nothing of these tests leaves the machine
+
+# Nor does anything touch the cache directory of whoever runs them.
+CACHE_HOME = tempfile.TemporaryDirectory()
+os.environ["XDG_CACHE_HOME"] = CACHE_HOME.name
 
 GOOD_KEY = "sk-test-good"
 

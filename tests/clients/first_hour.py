@@ -27,7 +27,7 @@ def say(text):
 def shown(*parts):
   print("```")
   for part in parts:
-    print(part.rstrip("\n"))
+    print(part.rstrip("\n").replace(os.environ["HOME"], "~"))
   print("```\n")
 
 
@@ -154,6 +154,7 @@ def main():
     (home / "base.gguf").write_bytes(servers.SMOLLM.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_nothing!", 1))
     (home / "broken.jinja").write_text("{% for message in messages %}")
     os.environ.update(PATH=f"{home}/bin:{os.environ['PATH']}", HOME=str(home))
+    os.environ.pop("XDG_CACHE_HOME", None)
     servers.REPRISE = str(home / "bin" / "reprise")
     os.chdir(home)
     first_steps()

@@ -19,10 +19,12 @@ QWEN = MODELS / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
 class Server:
-  """A running server. `url` is its address without /v1."""
+  """A running server. `url` is its address without /v1, `disk` what it found in its cache directory: without
+  --cache-dir it has none, so that no test finds what another one asked."""
 
   def __init__(self, model, *arguments):
-    command = [REPRISE, "serve", str(model), "--port", "0", "--json", "--memory", "1500MiB", *arguments]
+    disk = [] if "--cache-dir" in arguments else ["--cache-disk", "off"]
+    command = [REPRISE, "serve", str(model), "--port", "0", "--json", "--memory", "1500MiB", *disk, *arguments]
     self.log = []
     self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                     text=True)
@@ -46,6 +48,7 @@ class Server:
       except queue.Empty:
         raise RuntimeError(f"no server within {READY_S_MAX} s: {text}{''.join(self.log)}") from None
       if line.startswith('{"model"') and '"ready"' in line:
+        self.disk = json.loads(line)["disk"]
         return json.loads(text)
       text += line
 

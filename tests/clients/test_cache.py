@@ -249,5 +249,5 @@ def test_at_the_command_line_with_mistakes(server, tmp_path):
       (1, "No such file", reprise("explain", str(tmp_path / "none.json"), "--url", server.url)),
       (2, "not JSON", reprise("explain", str(bad), "--url", server.url)),
       (2, "`reprise cache explain`", reprise("explian", "x")),
-      (2, "stat|explain|purge", reprise())):
+      (2, "stat|list|verify|gc|explain|purge", reprise())):
     assert done.returncode == status and message in done.stderr and done.stdout == "", done

@@ -74,7 +74,7 @@ def ended_with(chat, path):
 def arguments(request, smollm):
   """The same conversation with a model in the process and with a server."""
   if request.param == "file":
-    return ["chat", str(servers.SMOLLM), "--context", "2048", "--memory", "1GiB"]
+    return ["chat", str(servers.SMOLLM), "--context", "2048", "--memory", "1GiB", "--cache-disk", "off"]
   return ["chat", "--url", f"{smollm.url}/v1"]
 
 
