@@ -131,6 +131,29 @@ TEST_P(Restart, ASystemPromptOf240TokensIsThereForAnotherQuestion) {
   EXPECT_EQ(Ask(*local, other).timings().cached(), 0u) << "another tenant's";
 }
 
+// 30,000 tokens of a model with a sliding window: the window's slots of the end, and all of the full layers.
+TEST(RestartLong, AConversationOf30000TokensOfAWindowModel) {
+  if (std::getenv("REPRISE_LONG") == nullptr) GTEST_SKIP() << "minutes of computing";
+  const Directory directory;
+  LocalEngineOptions options = OptionsOf({SmallModels()[1], Codec::kRaw}, directory);
+  options.context = 32768;
+  std::vector<TokenId> conversation;
+  {
+    const auto local = Load(options);
+    ASSERT_NE(local, nullptr);
+    conversation = RandomTokens(30'000, local->model().vocab_size, 1);
+    const Reply reply = PendingReply(local->engine(), Asked(conversation)).Wait();
+    ASSERT_FALSE(reply.last.error) << reply.last.error->message;
+    conversation = Join(conversation, reply.tokens);
+  }
+  const auto local = Load(options);
+  ASSERT_NE(local, nullptr);
+  const Reply reply = Ask(*local, Asked(Join(conversation, RandomTokens(20, local->model().vocab_size, 2))));
+  EXPECT_EQ(reply.timings().cached_disk, conversation.size() - 1);
+  std::printf("30,000 tokens: first token after %.0f ms, of which %.0f ms reading\n", reply.timings().first_token_ms,
+              reply.timings().load_ms);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Restart, testing::ValuesIn([] {
                            std::vector<Setting> settings;
                            for (const std::string& model : SmallModels()) settings.push_back({model, Codec::kRaw});

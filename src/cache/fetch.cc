@@ -324,6 +324,12 @@ void KvCache::Impl::EndFetch(uint32_t index) {
   fetch.report.tokens = mine.length - std::min(mine.length, fetch.from);
   fetch.report.load_ms = Seconds(TierNow() - fetch.begun) * 1e3;
   totals.tokens_fetched += fetch.report.tokens;
+  const double saved_ms = 1e3 * fetch_model.PrefillSeconds(fetch.from, fetch.from + fetch.report.tokens);
+  ++totals.fetches;
+  totals.fetches_worse += fetch.report.load_ms > saved_ms;
+  totals.fetch_expected_ms += fetch.report.cost_ms;
+  totals.fetch_took_ms += fetch.report.load_ms;
+  totals.fetch_saved_ms += saved_ms;
 }
 
 // The sequence's tables become those of the match: pins of what its windows reach, nothing else. `run` rows of the

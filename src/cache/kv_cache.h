@@ -231,6 +231,10 @@ class KvCache {
     uint64_t tokens_reused = 0;   // fetched ones too
     uint64_t tokens_fetched = 0;  // from the tier
     uint64_t tokens_computed = 0;
+    // Of fetches that have ended: what they were expected to take and took, and what computing instead was expected to
+    // take, of what they brought. `fetches_worse` took longer than that.
+    uint64_t fetches = 0, fetches_worse = 0;
+    double fetch_expected_ms = 0, fetch_took_ms = 0, fetch_saved_ms = 0;
     uint64_t evicted_blocks = 0;
     uint64_t namespaces = 0;
     uint64_t duplicate_seals = 0;

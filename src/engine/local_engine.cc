@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "env/machine.h"
 #include "prefix/namespace.h"
-#include "tier/threaded_tier.h"
 
 namespace reprise {
 namespace {
@@ -51,28 +50,8 @@ KvCacheOptions CacheFor(const ModelDescription& model, const LocalEngineOptions&
   cache.in_flight_max = options.step_rows_max;
   cache.shuffle_seed = options.shuffle_seed;
   cache.tiered = !options.disk.directory.empty();
-  cache.tier_readers = ThreadedTierOptions().readers;
+  cache.tier_readers = kDiskTierReaders;
   return cache;
-}
-
-DiskStoreOptions DiskFor(const Geometry& geometry, const DiskTierOptions& options) {
-  // As many blocks as fit, if all were of the smallest group; the index takes a few hundred bytes for each.
-  constexpr uint64_t kBlocksMin = 1 << 10, kBlocksMax = 1 << 18;
-  uint64_t slot_bytes = UINT64_MAX;
-  for (uint32_t g = 0; g < geometry.groups.size(); ++g)
-    slot_bytes = std::min(slot_bytes, SlotBytes(geometry, GroupId(g)));
-  return {.directory = options.directory,
-          .geometry = geometry,
-          .bytes_max = options.bytes_max,
-          .blocks_max = static_cast<uint32_t>(std::clamp(options.bytes_max / slot_bytes, kBlocksMin, kBlocksMax)),
-          .codec = options.codec};
-}
-
-ThreadedTierOptions ThreadsFor(const Geometry& geometry, const DiskTierOptions& options) {
-  ThreadedTierOptions threads{.log = options.log};
-  for (uint32_t g = 0; g < geometry.groups.size(); ++g)
-    threads.slot_bytes_max = std::max(threads.slot_bytes_max, SlotBytes(geometry, GroupId(g)));
-  return threads;
 }
 
 // Everything but the KV cache, for a context.
@@ -81,10 +60,7 @@ std::vector<Footprint> FixedLines(const ModelDescription& model, const LocalEngi
   lines.push_back({"tokenizer", Tokenizer::EstimateBytes(model.path)});
   Append(lines, ForwardPass::Footprints(model, ForwardFor(options, context)));
   Append(lines, TextEngine::Footprints(SchedulerFor(options, context), model.vocab_size));
-  if (!options.disk.directory.empty()) {
-    lines.push_back(DiskStore::FootprintOf(DiskFor(model.geometry, options.disk)));
-    Append(lines, ThreadedTierFootprints("disk", ThreadsFor(model.geometry, options.disk)));
-  }
+  if (!options.disk.directory.empty()) Append(lines, DiskTierFootprints(options.disk, model.geometry));
   if (options.other_bytes > 0) lines.push_back({"server", options.other_bytes});
   lines.push_back({"runtime", LocalEngine::kRuntimeBytes});
   return lines;
@@ -207,15 +183,15 @@ void LocalEngine::OpenDisk(const DiskTierOptions& options, const KvCacheOptions&
   name.Update(std::as_bytes(std::span(digests.tag(NamespaceTag::kModel)->bytes)));
   name.Update(std::as_bytes(std::span(digests.tag(NamespaceTag::kGeometry)->bytes)));
   disk_.directory = absl::StrCat(options.directory, "/", name.Finish().Hex().substr(0, 16));
-  DiskStoreOptions store = DiskFor(cache.geometry, options);
-  store.directory = disk_.directory;
-  absl::StatusOr<DiskStore::Opened> opened = DiskStore::Open(store, ledger);
+  DiskTierOptions mine = options;
+  mine.directory = disk_.directory;
+  absl::StatusOr<DiskTier> opened = OpenDiskTier(mine, cache.geometry, ledger);
   if (!opened.ok()) {
     disk_.error = std::string(opened.status().message());
     return;
   }
   disk_.read_only = opened->read_only;
-  tier_ = MakeThreadedTier(ThreadsFor(cache.geometry, options), std::move(opened->store), ledger);
+  tier_ = std::move(opened->tier);
   disk_.opened = std::move(*opened);
 }
 

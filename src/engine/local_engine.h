@@ -26,20 +26,11 @@
 #include "model/description.h"
 #include "model/forward.h"
 #include "model/weights.h"
-#include "tier/disk_store.h"
-#include "tier/tier.h"
+#include "tier/disk_tier.h"
 #include "token/chat_template.h"
 #include "token/tokenizer.h"
 
 namespace reprise {
-
-// The disk tier (DESIGN 8).
-struct DiskTierOptions {
-  std::string directory;   // of all models; each has one of its own in it. Empty: no disk tier
-  uint64_t bytes_max = 0;  // cap of this model's directory
-  Codec codec = Codec::kRaw;
-  std::function<void(const std::string&)> log;  // once when it stops working, and when it works again; any thread
-};
 
 struct LocalEngineOptions {
   std::string model_path;
@@ -57,7 +48,7 @@ struct LocalEngineOptions {
   uint64_t other_bytes = 0;   // what the caller takes besides (the server's buffers)
   uint64_t shuffle_seed = 0;  // see KvCacheOptions
   std::string chat_template;  // text to use instead of the model's; empty: the model's
-  DiskTierOptions disk;
+  DiskTierOptions disk;       // its directory is that of all models, each has one in it; empty: no disk tier
 };
 
 // The sum, line by line, and every limit with what set it.
@@ -95,10 +86,10 @@ class LocalEngine {
   Isa isa() const { return isa_; }
   // What became of the disk tier at the start.
   struct DiskStatus {
-    std::string directory;     // of this model; empty: there is none
-    bool read_only = false;    // another process writes to it
-    std::string error;         // why there is none although it was asked for
-    DiskStore::Opened opened;  // without the store
+    std::string directory;   // of this model; empty: there is none
+    std::string error;       // why there is none although it was asked for
+    bool read_only = false;  // another process writes to it
+    DiskTier opened;         // without the tier
   };
   const DiskStatus& disk() const { return disk_; }
   uint32_t threads() const { return pool_->threads(); }
