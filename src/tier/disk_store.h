@@ -45,7 +45,8 @@ struct DiskStoreOptions {
 
 class DiskStore : public TierStore {
  public:
-  // Memory of the index. Scratch of readers and the writer is ThreadedTier's.
+  // Memory of the index. Scratch (of each read at once: a header, a slot as kept, a codec's; of the writer: a record
+  // and a slot that is moved) is in ThreadedTier's footprints.
   static Footprint FootprintOf(const DiskStoreOptions& options);
 
   struct Opened {
@@ -75,12 +76,12 @@ struct DiskReport {
 absl::StatusOr<DiskReport> VerifyDisk(FileSystem& files, const std::string& directory,
                                       const std::function<void(double)>& progress);
 
-// What lies in a directory, for people: per namespace, with how much and when it was last used.
+// What lies in a directory, for people: per namespace, with how much and since when.
 struct DiskListing {
   NamespaceDigests name_space;
   uint64_t records = 0, blocks = 0, tails = 0, bytes = 0;
   uint64_t tokens = 0;    // of group 0's pieces
-  uint64_t newest_s = 0;  // when its newest record was written, Unix time
+  uint64_t newest_s = 0;  // when the newest segment with a record of it was begun, Unix time
 };
 absl::StatusOr<std::vector<DiskListing>> ListDisk(FileSystem& files, const std::string& directory);
 

@@ -154,6 +154,37 @@ TEST_F(DiskStoreDamageTest, ARecordUnderAnotherOnesPlaceIsNotGiven) {
   EXPECT_EQ(store->usage().damaged, 2u);
 }
 
+// The same parent, key and tokens, and the same place: only one word of the record is another one.
+TEST_F(DiskStoreDamageTest, ARecordOfAnotherNamespaceOrShapeUnderTheSameKeyIsNotGiven) {
+  for (const bool shape : {false, true}) {
+    MemoryFileSystem files;
+    const Prompt mine(Namespace(1), {1, 2, 3, 4, 5, 6, 7, 8});
+    Prompt theirs = mine;
+    DiskStoreOptions options = SmallOptions(files);
+    if (shape) {
+      options.geometry.groups[0].key_dim = 2;
+      options.geometry.groups[0].value_dim = 6;
+    } else {
+      theirs.name_space = Namespace(2);
+    }
+    {
+      absl::StatusOr<OpenedStore> opened = OpenStore(options);
+      ASSERT_TRUE(opened.ok());
+      ASSERT_TRUE(WritePrompt(**opened, theirs, GroupId(0), 1, 2).ok());
+    }
+    const std::vector<std::byte> planted = FileBytes(files, PathOf(SegmentName(1)));
+    ASSERT_TRUE(files.Remove(PathOf(SegmentName(1))).ok());
+    ASSERT_TRUE(WritePrompt(*Open(files), mine, GroupId(0), 1, 2).ok());
+    ASSERT_EQ(planted.size(), FileBytes(files, PathOf(SegmentName(1))).size());
+    OpenedStore store = Open(files);
+    ASSERT_EQ(ReadPiece(*store, mine, 1, GroupId(0)), TierOutcome::kOk);  // control
+    PutFile(files, PathOf(SegmentName(1)), planted);
+    std::vector<std::byte> out(64);
+    EXPECT_EQ(store->Read(mine.ReadOf(1, GroupId(0)), out), TierOutcome::kDamaged);
+    EXPECT_EQ(store->usage().damaged, 1u);
+  }
+}
+
 TEST_F(DiskStoreDamageTest, RecordsOfAnotherGeometryAreCountedAndNotGiven) {
   DiskStoreOptions options = SmallOptions(files_);
   options.geometry.groups[0].kv_heads = 2;
