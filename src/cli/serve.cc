@@ -20,6 +20,7 @@
 #include "cli/commands.h"
 #include "cli/flag_values.h"
 #include "cli/model_open.h"
+#include "cli/shared_prefix.h"
 #include "cli/start_plan.h"
 #include "env/machine.h"
 #include "server/server.h"
@@ -34,6 +35,7 @@ struct ServeFlags {
   ServerOptions server;
   std::vector<std::string> aliases;
   std::string api_key_file;
+  std::vector<std::string> shared_prefixes;  // files
   std::string drain_timeout = "30s";
   std::string log_level = "info";
   uint32_t queue_requests = 256;
@@ -95,6 +97,15 @@ absl::StatusOr<Start> Prepare(const ServeFlags& flags) {
   auto model = OpenModel(start.options.model_path, start.options.kv_type, start.options.adapters);
   if (!model.ok()) return model.status();
   start.model = *std::move(model);
+  auto prefixes = ReadSharedPrefixes(flags.shared_prefixes, start.options.model_path, start.options.chat_template);
+  if (!prefixes.ok()) return prefixes.status();
+  start.options.shared_prefixes = *std::move(prefixes);
+  for (size_t i = 0; i < start.options.shared_prefixes.size(); ++i) {
+    const size_t tokens = start.options.shared_prefixes[i].size(), block = start.model->geometry.block_tokens;
+    if (tokens < block)
+      start.warnings.push_back(absl::StrCat("--shared-prefix ", flags.shared_prefixes[i], " shares nothing: it has ",
+                                            tokens, " tokens, and whole blocks of ", block, " are shared"));
+  }
   const OtherBytes other = [limits = start.server.limits](const StartSettings& settings, uint32_t context) {
     ServerLimits with = limits;
     with.requests_max = RequestsMax(settings.sequences, settings.queue_requests);
@@ -302,6 +313,8 @@ void AddServeCommand(CLI::App& app, int& status) {
                    "requests that may wait; beyond, clients get 429 and when to retry")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
+  command->add_option("--shared-prefix", flags->shared_prefixes,
+                      "a text file: chats with this system message share its cache, whoever asks; may be repeated");
   command->add_option("--drain-timeout", flags->drain_timeout, "what running requests have after SIGTERM, as in 30s")
       ->capture_default_str();
   command->add_option("--log-level", flags->log_level, "trace, debug, info, warning, error or off")

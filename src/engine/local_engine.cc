@@ -49,6 +49,7 @@ KvCacheOptions CacheFor(const ModelDescription& model, const LocalEngineOptions&
   cache.context_max = context;
   cache.in_flight_max = options.step_rows_max;
   cache.shuffle_seed = options.shuffle_seed;
+  cache.shared_prefixes = options.shared_prefixes;
   cache.tiered = !options.disk.directory.empty();
   cache.tier_readers = kDiskTierReaders;
   return cache;

@@ -48,7 +48,9 @@ struct LocalEngineOptions {
   uint64_t other_bytes = 0;   // what the caller takes besides (the server's buffers)
   uint64_t shuffle_seed = 0;  // see KvCacheOptions
   std::string chat_template;  // text to use instead of the model's; empty: the model's
-  DiskTierOptions disk;       // its directory is that of all models, each has one in it; empty: no disk tier
+  // Beginnings of prompts that are everyone's, see KvCacheOptions.
+  std::vector<std::vector<TokenId>> shared_prefixes;
+  DiskTierOptions disk;  // its directory is that of all models, each has one in it; empty: no disk tier
 };
 
 // The sum, line by line, and every limit with what set it.
