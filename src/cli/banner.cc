@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/text.h"
 #include "model/adapter.h"
+#include "tier/codec.h"
 
 namespace reprise {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "tier/codec.h"
 
 namespace reprise {
 namespace {
