@@ -9,6 +9,7 @@
 #include "tests/engine_client.h"
 #include "tests/models.h"
 #include "tests/random_lora.h"
+#include "tier/codec.h"
 
 namespace reprise {
 namespace {
@@ -36,6 +37,7 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.model 
 LocalEngineOptions OptionsOf(const Setting& setting, const Directory& directory) {
   LocalEngineOptions options{.model_path = ModelPath(setting.model), .memory_bytes = 3ull << 30, .context = 4096};
   options.shuffle_seed = 5;
+  options.tier_patience_ms = 10'000;  // however busy the machine is
   options.disk = {.directory = directory.path(), .bytes_max = 4ull << 30, .codec = setting.codec};
   return options;
 }

@@ -216,6 +216,7 @@ class TestCache {
     bool own_memory = false;  // K and V in an OwnMemory
     Tier* tier = nullptr;
     std::function<Tier::Clock::time_point()> tier_now;
+    uint32_t tier_patience_ms = 10'000;  // however busy the machine is
   };
   TestCache() : TestCache(Options()) {}
   explicit TestCache(const Options& options)
@@ -352,6 +353,7 @@ class TestCache {
     full.tier = options.tier;
     full.tiered = options.tier != nullptr;
     full.tier_now = options.tier_now;
+    full.tier_patience_ms = options.tier_patience_ms;
     full.shared_prefixes = options.shared_prefixes;
     return full;
   }

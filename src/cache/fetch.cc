@@ -243,8 +243,8 @@ void KvCache::Impl::AskForMore(uint32_t index) {
   const double patience = fetch_model.Patience(
       fetch_model.PrefillSeconds(fetch.from, std::max(fetch.from, mine.length)), fetch.report.saved_ms / 1e3,
       Seconds(now - fetch.begun), fetch_model.ReadSeconds(left, left * bytes / reads.size()), fetch.probe);
-  const auto deadline =
-      fetch.begun + std::chrono::duration_cast<TierClock::duration>(std::chrono::duration<double>(patience));
+  const std::chrono::duration<double> time(std::max(patience, options.tier_patience_ms / 1e3));
+  const auto deadline = fetch.begun + std::chrono::duration_cast<TierClock::duration>(time);
   if (options.tier->Fetch(fetch.ticket, fetch.asked, reads, deadline)) fetch.asked = end;
 }
 

@@ -64,6 +64,8 @@ struct KvCacheOptions {
   // that has no tier yet.
   Tier* tier = nullptr;
   bool tiered = false;
+  uint32_t tier_patience_ms =
+      5;                      // that a fetch may take, whatever it saves: less is noise, and no tier would be found out
   uint32_t tier_readers = 2;  // reads that it does at once
   std::function<std::chrono::steady_clock::time_point()>
       tier_now;                          // the clock that fetches are timed by; null: the system's

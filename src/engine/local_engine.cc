@@ -51,6 +51,7 @@ KvCacheOptions CacheFor(const ModelDescription& model, const LocalEngineOptions&
   cache.shuffle_seed = options.shuffle_seed;
   cache.shared_prefixes = options.shared_prefixes;
   cache.tiered = !options.disk.directory.empty();
+  if (options.tier_patience_ms) cache.tier_patience_ms = *options.tier_patience_ms;
   cache.tier_readers = kDiskTierReaders;
   return cache;
 }

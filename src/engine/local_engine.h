@@ -50,6 +50,7 @@ struct LocalEngineOptions {
   std::string chat_template;  // text to use instead of the model's; empty: the model's
   // Beginnings of prompts that are everyone's, see KvCacheOptions.
   std::vector<std::vector<TokenId>> shared_prefixes;
+  std::optional<uint32_t> tier_patience_ms;  // see KvCacheOptions
   DiskTierOptions disk;  // its directory is that of all models, each has one in it; empty: no disk tier
 };
 
