@@ -117,7 +117,8 @@ void Scheduler::Report(Sequence& sequence) {
     return;
   }
   PrefixReport report = cache_.Explain(sequence.request.name_space, sequence.tokens);
-  if (!sequence.request.cache_read || report.match.tokens < held.tokens) report.match = held;
+  // What the tier has beyond was not brought, or not in time: it is no part of what was reused.
+  if (!sequence.request.cache_read || report.match.tokens < held.tokens || report.tier.tokens > 0) report.match = held;
   if (report.fork < report.match.tokens) {
     report.fork = report.match.tokens;
     report.cached_token.reset();

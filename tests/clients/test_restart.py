@@ -62,10 +62,13 @@ def model_directory(directory):
 
 
 def check_remembered(cold, warm):
-  """That `warm` is the same reply, and most of its prompt came from the disk."""
+  """That `warm` is the same reply, and most of its prompt came from the disk: all that was worth its time, on a machine
+  that does other things besides, and then the receipt says so."""
   assert text(warm) == text(cold)
   cached, prompt = warm["timings"]["cached"], warm["usage"]["prompt_tokens"]
-  assert cached["disk"] > 0.9 * prompt and cached["disk"] + cached["pool"] < prompt
+  reasons = [miss["reason"] for miss in warm["prefix_cache_receipt"]["miss"]]
+  assert cached["disk"] > 0.9 * prompt or (cached["disk"] > 0 and reasons == ["tier_timeout"]), (cached, reasons)
+  assert cached["disk"] + cached["pool"] < prompt
   assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(cached.values())
   receipt = warm["prefix_cache_receipt"]
   assert receipt["hit"]["by_tier"] == cached and receipt["decision"] == "safe_reuse"
