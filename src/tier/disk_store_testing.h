@@ -118,16 +118,19 @@ inline absl::Status WritePrompt(TierStore& store, const Prompt& prompt, GroupId 
   for (const std::vector<std::byte>& each : bytes) payloads.push_back(each);
   const auto write = [&](size_t from, size_t to) {
     const bool tail = from == prompt.blocks();
-    return store.Write(
-        {.name_space = prompt.name_space,
-         .group = group,
-         .parent = prompt.parent(from),
-         .first_token = static_cast<uint32_t>(from * kBlockTokens),
-         .keys = tail ? std::span<const BlockKey>() : std::span(prompt.keys).subspan(from, to - from),
-         .tokens =
-             tail ? prompt.block(from)
-                  : std::span<const TokenId>(prompt.tokens).subspan(from * kBlockTokens, (to - from) * kBlockTokens),
-         .payloads = std::span(payloads).subspan(from - first, to - from)});
+    return store
+        .Write(
+            {.name_space = prompt.name_space,
+             .group = group,
+             .parent = prompt.parent(from),
+             .first_token = static_cast<uint32_t>(from * kBlockTokens),
+             .keys = tail ? std::span<const BlockKey>() : std::span(prompt.keys).subspan(from, to - from),
+             .tokens =
+                 tail
+                     ? prompt.block(from)
+                     : std::span<const TokenId>(prompt.tokens).subspan(from * kBlockTokens, (to - from) * kBlockTokens),
+             .payloads = std::span(payloads).subspan(from - first, to - from)})
+        .status();
   };
   const size_t blocks_end = std::min(last, prompt.blocks());
   absl::Status status;

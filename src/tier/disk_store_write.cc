@@ -35,7 +35,7 @@ bool DiskStoreImpl::Fits(uint64_t record_bytes, uint64_t header_bytes, uint64_t 
   return UsedBytes() + ReservedBytes() + record_bytes + header_bytes + framing + slack <= cap_bytes_;
 }
 
-absl::Status DiskStoreImpl::Write(const TierRecord& record) {
+absl::StatusOr<uint64_t> DiskStoreImpl::Write(const TierRecord& record) {
   CHECK_LT(record.group.value(), shapes_.size());
   const uint32_t block_tokens = options_.geometry.block_tokens;
   const bool tail = record.keys.empty();
@@ -52,6 +52,7 @@ absl::Status DiskStoreImpl::Write(const TierRecord& record) {
     const EntryId id = index_.Find(name(i));
     return id != kNoEntry && (index_.groups(id) >> record.group.value() & 1u) != 0;
   };
+  uint64_t written = 0;
   for (size_t at = 0; at < record.payloads.size();) {
     size_t end = at;
     {
@@ -69,10 +70,11 @@ absl::Status DiskStoreImpl::Write(const TierRecord& record) {
         .keys = tail ? record.keys : record.keys.subspan(at, end - at),
         .tokens = tail ? record.tokens : record.tokens.subspan(at * block_tokens, (end - at) * block_tokens),
         .payloads = record.payloads.subspan(at, end - at)};
-    if (absl::Status written = WriteRun(run, /*make_room=*/true); !written.ok()) return written;
+    if (absl::Status status = WriteRun(run, /*make_room=*/true); !status.ok()) return status;
+    written += end - at;
     at = end;
   }
-  return absl::OkStatus();
+  return written;
 }
 
 // `make_room`: else the record has to fit into what is kept free for moving records.

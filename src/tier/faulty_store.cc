@@ -43,8 +43,9 @@ TierOutcome FaultyStore::Read(const TierRead& read, std::span<std::byte> out) {
   return Fails(true) ? TierOutcome::kError : store_->Read(read, out);
 }
 
-absl::Status FaultyStore::Write(const TierRecord& record) {
-  return Fails(false) ? absl::UnavailableError("a fault was wished for") : store_->Write(record);
+absl::StatusOr<uint64_t> FaultyStore::Write(const TierRecord& record) {
+  if (Fails(false)) return absl::UnavailableError("a fault was wished for");
+  return store_->Write(record);
 }
 
 absl::StatusOr<TierErased> FaultyStore::Erase(const Digest& tenant) {

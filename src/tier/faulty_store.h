@@ -34,7 +34,7 @@ class FaultyStore : public TierStore {
                                  uint32_t groups, bool whole) override;
   std::vector<NamespaceDigests> NamespacesWith(std::span<const TokenId> tokens) const override;
   TierOutcome Read(const TierRead& read, std::span<std::byte> out) override;
-  absl::Status Write(const TierRecord& record) override;
+  absl::StatusOr<uint64_t> Write(const TierRecord& record) override;
   absl::StatusOr<TierErased> Erase(const Digest& tenant) override;
   bool Maintain() override { return store_->Maintain(); }
   absl::Status Flush() override;

@@ -74,8 +74,9 @@ class MemoryStore : public TierStore {
     return TierOutcome::kOk;
   }
 
-  absl::Status Write(const TierRecord& record) override {
+  absl::StatusOr<uint64_t> Write(const TierRecord& record) override {
     const std::lock_guard lock(mutex_);
+    uint64_t written = 0;
     const size_t block_tokens = geometry_.block_tokens;
     for (size_t i = 0; i < record.payloads.size(); ++i) {
       const bool tail = record.keys.empty();
@@ -97,8 +98,9 @@ class MemoryStore : public TierStore {
       bytes_ += bytes.size();
       oldest_.push_back(piece);
       pieces_.emplace(std::move(piece), std::vector<std::byte>(bytes.begin(), bytes.end()));
+      ++written;
     }
-    return absl::OkStatus();
+    return written;
   }
 
   absl::StatusOr<TierErased> Erase(const Digest& tenant) override {

@@ -306,6 +306,7 @@ class ThreadedTier : public Tier {
     {
       const std::lock_guard lock(mutex_);
       stats = stats_;
+      stats.stores_queued = stores_.size() - free_stores_.size();
       stats.fetch_breaker = StateOf(fetch_breaker_);
       stats.store_breaker = StateOf(store_breaker_);
     }
@@ -492,22 +493,25 @@ class ThreadedTier : public Tier {
                             .keys = op.keys,
                             .tokens = op.tokens,
                             .payloads = op.payloads};
-    uint64_t bytes = 0;
-    for (const auto& payload : op.payloads) bytes += payload.size();
     const Clock::time_point start = Clock::now();
-    const absl::Status status = store_->Write(record);
+    const absl::StatusOr<uint64_t> written = store_->Write(record);
     const Clock::time_point end = Clock::now();
     lock.lock();
-    if (status.ok()) {
+    if (written.ok()) {
       ++stats_.store.ok;
-      stats_.store.bytes += bytes;
+      stats_.store.bytes += *written * op.payloads[0].size();
       stats_.store.seconds += Seconds(end - start);
     } else {
       ++stats_.store.error;
     }
     free_store_buffers_.insert(free_store_buffers_.end(), op.buffers.begin(), op.buffers.end());
     free_stores_.push_back(id);
-    Note(store_breaker_, status.ok(), status.ok() ? "writes" : "write", std::string(status.message()), end, lock);
+    if (written.ok() && *written == 0) {
+      store_breaker_.Abandon();  // it was all there: that says nothing about writing
+    } else {
+      Note(store_breaker_, written.ok(), written.ok() ? "writes" : "write", std::string(written.status().message()),
+           end, lock);
+    }
     CallWake(lock);
   }
 

@@ -50,6 +50,7 @@ struct TierStats {
     double seconds = 0;  // of service, of those that were ok
   };
   Operation fetch, store, erase;
+  uint64_t stores_queued = 0;  // accepted, not written yet
   enum class Breaker : uint8_t { kClosed, kOpen, kTrying };
   Breaker fetch_breaker = Breaker::kClosed, store_breaker = Breaker::kClosed;
   std::string last_error;

@@ -117,9 +117,9 @@ class TierStore {
   virtual TierOutcome Read(const TierRead& read, std::span<std::byte> out) = 0;
 
   // Keeps the record, making room within the cap. Pieces that are there already are not written twice. Published (found
-  // by Contains) when it returns, not before it is complete. ResourceExhausted, PermissionDenied, Unavailable: not
-  // kept.
-  virtual absl::Status Write(const TierRecord& record) = 0;
+  // by Contains) when it returns, not before it is complete. Returns how many were written. ResourceExhausted,
+  // PermissionDenied, Unavailable: not kept.
+  virtual absl::StatusOr<uint64_t> Write(const TierRecord& record) = 0;
 
   // Forgets all that a tenant stored, by the digest of its namespace tag 8; durable when it returns.
   virtual absl::StatusOr<TierErased> Erase(const Digest& tenant) = 0;

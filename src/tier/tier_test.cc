@@ -386,6 +386,21 @@ struct Slow : testing::Test {
     return groups != 0;
   }
 
+  // One block of another prompt, written or not when this returns.
+  Tier::StoreOutcome StoreOther(int32_t which) {
+    const std::vector<std::byte> payload(SlotBytes(SmallGeometry(), GroupId(0)));
+    const std::span<const std::byte> view = payload;
+    const Prompt other(NamespaceOf("a"), 1, 1000 + 10 * which);
+    const auto outcome = tier->Store({.name_space = other.name_space,
+                                      .group = GroupId(0),
+                                      .parent = other.parent(0),
+                                      .keys = other.keys,
+                                      .tokens = other.tokens,
+                                      .payloads = std::span(&view, 1)});
+    while (tier->stats().stores_queued > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return outcome;
+  }
+
   Ledger ledger{1 << 30};
   std::mutex mutex;
   std::vector<std::string> lines;
@@ -444,22 +459,24 @@ TEST_F(TierTime, ReadsThatAreLateAgainAndAgainOpenTheBreaker) {
 
 TEST_F(TierTime, WritesHaveABreakerOfTheirOwn) {
   store->SetFaults({.one_in = 1, .reads = false});
-  const std::vector<std::byte> payload(SlotBytes(SmallGeometry(), GroupId(0)));
-  const std::span<const std::byte> view = payload;
   Tier::StoreOutcome last = Tier::StoreOutcome::kAccepted;
-  for (int32_t i = 0; i < 100 && last == Tier::StoreOutcome::kAccepted; ++i) {
-    const Prompt other(NamespaceOf("a"), 1, 1000 + 10 * i);
-    last = tier->Store({.name_space = other.name_space,
-                        .group = GroupId(0),
-                        .parent = other.parent(0),
-                        .keys = other.keys,
-                        .tokens = other.tokens,
-                        .payloads = std::span(&view, 1)});
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  for (int32_t i = 0; i < 100 && last == Tier::StoreOutcome::kAccepted; ++i) last = StoreOther(i);
   EXPECT_EQ(last, Tier::StoreOutcome::kDeclined);
   EXPECT_FALSE(tier->HasRoomFor(1));
   EXPECT_EQ(Read(std::chrono::milliseconds(5000)), TierOutcome::kOk) << "what is there can be read";
+}
+
+TEST_F(TierTime, WhatIsThereAlreadyTellsNothingOfWrites) {
+  EXPECT_EQ(StoreOther(0), Tier::StoreOutcome::kAccepted);
+  store->SetFaults({.one_in = 1, .reads = false});
+  for (int32_t i = 1; i < 100 && StoreOther(i) == Tier::StoreOutcome::kAccepted;) ++i;
+  store->SetFaults({});
+  while (!tier->HasRoomFor(1)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(StoreOther(0), Tier::StoreOutcome::kAccepted);
+  EXPECT_EQ(tier->stats().store_breaker, TierStats::Breaker::kTrying);
+  EXPECT_EQ(tier->stats().store.ok, 3u) << "with that of the beginning";
+  EXPECT_EQ(StoreOther(200), Tier::StoreOutcome::kAccepted) << "and keeps no other one from being tried";
+  EXPECT_EQ(tier->stats().store_breaker, TierStats::Breaker::kClosed);
 }
 
 }  // namespace
