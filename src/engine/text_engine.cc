@@ -37,6 +37,7 @@ std::vector<Footprint> TextEngine::Footprints(const SchedulerOptions& options, u
 TextEngine::TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache> cache, Executor& executor,
                        const Tokenizer& tokenizer, Ledger& ledger)
     : options_(options),
+      self_(std::make_shared<Self>()),
       cache_(std::move(cache)),
       identity_{.computation = cache_->identity(), .geometry = *cache_->Namespace({}).tag(NamespaceTag::kGeometry)},
       executor_(executor),
@@ -59,10 +60,15 @@ TextEngine::TextEngine(const SchedulerOptions& options, std::unique_ptr<KvCache>
       }
       wake_.notify_one();
     });
+  self_->engine = this;
   thread_ = std::thread([this] { Loop(); });
 }
 
 TextEngine::~TextEngine() {
+  {
+    const std::lock_guard lock(self_->mutex);
+    self_->engine = nullptr;
+  }
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -220,8 +226,22 @@ bool TextEngine::Purge(std::string tenant, std::function<void(Purged)> done) {
     requests_changed_ = true;
     if (cache_->tier() == nullptr) return done({.memory = memory});
     const std::optional<Digest> tag = cache_->Namespace({.tenant = tenant}).tag(NamespaceTag::kTenant);
-    cache_->tier()->Erase(*tag, [memory, done](absl::StatusOr<TierErased> erased) {
-      done({.memory = memory, .tier = std::move(erased)});
+    // Until the tier has done it, blocks may be brought from there that it will not have any more: once more, then.
+    cache_->tier()->Erase(*tag, [this, self = self_, tenant, memory, done](absl::StatusOr<TierErased> erased) {
+      Purged purged{.memory = memory, .tier = std::move(erased)};
+      const auto again = [&engine = *this, tenant, purged, done]() mutable {  // run by the engine, if at all
+        const KvCache::Purged brought = engine.cache_->Purge(tenant);
+        engine.requests_changed_ = true;
+        purged.memory.blocks += brought.blocks;
+        purged.memory.pinned += brought.pinned;
+        done(std::move(purged));
+      };
+      bool posted = false;
+      {
+        const std::lock_guard lock(self->mutex);
+        posted = self->engine != nullptr && self->engine->Post(again);
+      }
+      if (!posted) done(std::move(purged));
     });
   });
 }

@@ -87,6 +87,12 @@ class TextEngine : public EngineInterface {
     std::unique_ptr<Request> request;  // null: cancel
   };
 
+  // For what may call after the engine's end.
+  struct Self {
+    std::mutex mutex;
+    TextEngine* engine;  // null: it has ended; guarded by mutex
+  };
+
   std::optional<RequestError> CheckRequest(const GenerationRequest& request) const;
   std::optional<RequestError> CheckBias(const GenerationRequest& request) const;
   std::optional<RequestError> CheckAdapters(const GenerationRequest& request) const;
@@ -114,6 +120,7 @@ class TextEngine : public EngineInterface {
   void Publish();
 
   const SchedulerOptions options_;
+  const std::shared_ptr<Self> self_;
   std::unique_ptr<KvCache> cache_;
   const Identity identity_;
   Executor& executor_;
