@@ -111,7 +111,7 @@ absl::Status FaultyFileSystem::Begin(Kind kind, const std::string& path, bool na
     return absl::PermissionDeniedError(absl::StrCat("cannot change ", path, ": read-only file system (injected)"));
   if (kind == Kind::kCreate && faults_.room_bytes == 0)
     return absl::ResourceExhaustedError(absl::StrCat("cannot create ", path, ": no space left (injected)"));
-  bool fails = Draw(faults_.fail_share);
+  bool fails = (kind == Kind::kRead ? faults_.fail_reads : faults_.fail_changes) && Draw(faults_.fail_share);
   if (faults_.fail_at.has_value()) {
     fails = fails || *faults_.fail_at == 0;
     if (*faults_.fail_at == 0)

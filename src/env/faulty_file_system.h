@@ -26,6 +26,8 @@ struct Faults {
   // The n-th operation from now on, 0 the next one, is Unavailable (EIO); the ones after it are not.
   std::optional<uint64_t> fail_at;
   double fail_share = 0;               // so many of all operations are Unavailable; a write may have written a part
+  bool fail_reads = true;              // whether operations that change nothing are among them
+  bool fail_changes = true;            // and those that change something
   std::chrono::milliseconds delay{0};  // of every operation, before it happens
   bool read_only = false;              // whatever would change something is PermissionDenied (EROFS)
   // Every name is NotFound, as after `rm -r`; files that are open can be read and written.
