@@ -62,6 +62,12 @@ std::string ScopeOf(const DiskListing& listing) {
   return *tenant == TenantDigest(kDefaultTenant) ? kDefaultTenant : tenant->Hex().substr(0, kDigitsShown);
 }
 
+// Not those of a namespace without any: its field is there, and empty.
+std::optional<Digest> AdaptersOf(const DiskListing& listing) {
+  const std::optional<Digest>& adapters = listing.name_space.tag(NamespaceTag::kAdapters);
+  return adapters == DeriveNamespace({}, {}, {}).tag(NamespaceTag::kAdapters) ? std::nullopt : adapters;
+}
+
 std::string Age(uint64_t then_s, uint64_t now_s) {
   if (then_s >= now_s) return "now";
   const uint64_t seconds = now_s - then_s;
@@ -92,9 +98,8 @@ void Finish(const CacheDisk& disk, ordered_json models, std::string& out) {
 }
 
 std::string ListingLine(const DiskListing& listing, uint64_t now_s) {
-  std::string with;
-  for (const auto& [tag, name] : {std::pair{NamespaceTag::kSalt, "salt"}, {NamespaceTag::kAdapters, "adapters"}})
-    if (listing.name_space.tag(tag)) absl::StrAppend(&with, with.empty() ? "" : ", ", name);
+  std::string with = listing.name_space.tag(NamespaceTag::kSalt) ? "salt" : "";
+  if (AdaptersOf(listing)) absl::StrAppend(&with, with.empty() ? "" : ", ", "adapters");
   return absl::StrFormat("  %-13s %-13s %10s %9s %7s %10s  %-12s %s\n",
                          listing.name_space.id.digest.Hex().substr(0, kDigitsShown), ScopeOf(listing),
                          WithCommas(listing.tokens), WithCommas(listing.blocks), WithCommas(listing.tails),
@@ -102,15 +107,14 @@ std::string ListingLine(const DiskListing& listing, uint64_t now_s) {
 }
 
 ordered_json ListingJson(const DiskListing& listing) {
-  const auto digest = [&listing](NamespaceTag tag) {
-    const std::optional<Digest>& value = listing.name_space.tag(tag);
+  const auto hex = [](const std::optional<Digest>& value) {
     return value ? ordered_json(value->Hex()) : ordered_json(nullptr);
   };
   return {{"namespace", listing.name_space.id.digest.Hex()},
           {"scope", ScopeOf(listing)},
-          {"tenant", digest(NamespaceTag::kTenant)},
-          {"salt", digest(NamespaceTag::kSalt)},
-          {"adapters", digest(NamespaceTag::kAdapters)},
+          {"tenant", hex(listing.name_space.tag(NamespaceTag::kTenant))},
+          {"salt", hex(listing.name_space.tag(NamespaceTag::kSalt))},
+          {"adapters", hex(AdaptersOf(listing))},
           {"records", listing.records},
           {"blocks", listing.blocks},
           {"tails", listing.tails},

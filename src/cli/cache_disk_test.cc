@@ -98,6 +98,8 @@ TEST_F(CacheDiskTest, ListNamesWhoseItIsAndHowOld) {
   EXPECT_EQ(namespaces[0]["tokens"], 9);
   EXPECT_EQ(namespaces[1]["tenant"], team);
   EXPECT_EQ(namespaces[0]["salt"], nullptr);
+  EXPECT_NE(namespaces[1]["salt"], nullptr);
+  for (const json& each : namespaces) EXPECT_EQ(each["adapters"], nullptr);
 }
 
 TEST_F(CacheDiskTest, VerifyNamesFileOffsetAndWhat) {

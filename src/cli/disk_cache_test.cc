@@ -139,11 +139,12 @@ class DiskPlanTest : public ::testing::Test {
   }
   // The least memory with which it starts at all, to the MiB.
   uint64_t LeastMemory() {
-    choice_.options = {};
-    uint64_t memory = 1 << 20;
-    while (!Plan(memory).ok()) memory += 1 << 20;
-    choice_.options = {.directory = "/kv", .bytes_max = 100'000'000'000};
-    return memory;
+    LocalEngineOptions options = options_;
+    options.other_bytes = 1 << 20;
+    do {
+      options.memory_bytes += 1 << 20;
+    } while (!LocalEngine::Plan(*model_, options).ok());
+    return options.memory_bytes;
   }
 
   std::unique_ptr<ModelDescription> model_;
