@@ -112,6 +112,18 @@ void WriteOperations(const TierStats& tier, Writer& out) {
   }
 }
 
+// How good the choice between reading and computing was.
+void WriteFetches(const KvCache::Stats& cache, Writer& out) {
+  out.One("kv_fetches_total", "counter", "Prompts of which something was read from a tier", cache.fetches);
+  out.One("kv_fetches_worse_total", "counter", "Of them: reading took longer than computing was expected to take",
+          cache.fetches_worse);
+  out.Begin("kv_fetch_seconds_total", "counter",
+            "Of them: what reading was expected to take, what it took, and what computing was expected to take");
+  out.Sample(Label("kind", "expected"), cache.fetch_expected_ms / 1e3);
+  out.Sample(Label("kind", "took"), cache.fetch_took_ms / 1e3);
+  out.Sample(Label("kind", "saved"), cache.fetch_saved_ms / 1e3);
+}
+
 void WriteTier(const TierStats& tier, Writer& out) {
   WriteOperations(tier, out);
   const std::string name = Label("tier", tier.name);
@@ -154,7 +166,10 @@ std::string MetricsText(const MetricsSources& sources) {
   out.Begin("sequences", "gauge", "Replies being computed");
   out.Sample(Label("state", "running"), uint64_t{sources.engine.running});
   out.One("generated_tokens_total", "counter", "Tokens of replies", sources.engine.tokens_generated);
-  if (sources.tier) WriteTier(*sources.tier, out);
+  if (sources.tier) {
+    WriteTier(*sources.tier, out);
+    WriteFetches(sources.cache, out);
+  }
   return out.Take();
 }
 

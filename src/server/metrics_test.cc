@@ -61,7 +61,7 @@ TEST(MetricsTest, EveryCounterHasItsName) {
   PrefixCounters prefixes;
   prefixes.AddTokens({.computed_n = 100, .cached_pool = 250, .cached_disk = 50});
   prefixes.AddMiss(MissReason::kNeverSeen);
-  KvCache::Stats cache{.nodes = 7, .evicted_blocks = 9};
+  KvCache::Stats cache{.nodes = 7, .fetches = 6, .fetches_worse = 1, .fetch_saved_ms = 2500, .evicted_blocks = 9};
   cache.groups = {{.slot_bytes = 100, .slots_total = 10, .slots_free = 4, .slots_active = 5, .slots_reusable = 1},
                   {.slot_bytes = 10, .slots_total = 8, .slots_free = 8}};
   std::optional<TierStats> tier = TierStats{.name = "disk", .writable = true};
@@ -83,6 +83,9 @@ TEST(MetricsTest, EveryCounterHasItsName) {
       {"reprise_pool_bytes{state=\"active\"}", 500},
       {"reprise_pool_bytes{state=\"reusable\"}", 100},
       {"reprise_kv_evicted_blocks_total", 9},
+      {"reprise_kv_fetches_total", 6},
+      {"reprise_kv_fetches_worse_total", 1},
+      {"reprise_kv_fetch_seconds_total{kind=\"saved\"}", 2.5},
       {"reprise_requests_total{code=\"200\"}", 5},
       {"reprise_requests_total{code=\"429\"}", 2},
       {"reprise_queue_depth", 3},
