@@ -139,8 +139,7 @@ bool KvCache::Impl::BeginFetch(uint32_t index) {
   std::optional<FetchEdge> edge = ChooseEdge(mine.length, survey);
   if (!edge) return false;
   if (edge->pieces == 0) {  // it came to the pool since the match
-    const Match match = Extend(mine.tip, mine.sealed, prompt, AskerOf(index));
-    if (match.tokens > mine.length) Rematch(index);
+    Rematch(index);
     return false;
   }
   fetch.report.saved_ms = edge->saved_s * 1e3;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "prefix/block_key.h"
 #include "tier/disk_store.h"
 #include "tier/segment.h"
 
@@ -47,15 +48,7 @@ Geometry BenchGeometry() {
   return {.groups = {group}, .block_tokens = 64};
 }
 
-BlockKey KeyOf(const Digest& parent, std::span<const TokenId> tokens) {
-  Sha256 hash;
-  hash.Update("reprise/block/1");
-  hash.Update(std::as_bytes(std::span(parent.bytes)));
-  const auto count = static_cast<uint32_t>(tokens.size());
-  hash.Update(std::as_bytes(std::span(&count, 1)));
-  hash.Update(std::as_bytes(tokens));
-  return {hash.Finish()};
-}
+BlockKey KeyOf(const Digest& parent, std::span<const TokenId> tokens) { return BlockHasher().Next(parent, tokens); }
 
 // A long chain of blocks, and payloads: f16 of a normal distribution, as K and V roughly are.
 struct Workload {

@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/ledger.h"
 #include "env/memory_file_system.h"
+#include "prefix/block_key.h"
 #include "tier/disk_store.h"
 
 namespace reprise::disk_testing {
@@ -47,13 +48,7 @@ inline NamespaceDigests Namespace(uint32_t tenant, uint32_t salt = 0) {
 
 // docs/format/identity.md.
 inline BlockKey KeyOf(const Digest& parent, std::span<const TokenId> tokens) {
-  Sha256 hash;
-  hash.Update("reprise/block/1");
-  hash.Update(std::as_bytes(std::span(parent.bytes)));
-  const auto count = static_cast<uint32_t>(tokens.size());
-  hash.Update(std::as_bytes(std::span(&count, 1)));
-  hash.Update(std::as_bytes(tokens));
-  return {hash.Finish()};
+  return BlockHasher().Next(parent, tokens);
 }
 
 // The bytes of a piece: half of them random, as mantissas are, half of them alike.

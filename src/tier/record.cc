@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/crc32c.h"
-#include "base/hash.h"
+#include "prefix/block_key.h"
 
 namespace reprise {
 namespace {
@@ -179,15 +179,10 @@ absl::Status CheckKeys(const RecordHeader& header) {
   const bool first = header.first_token == 0;
   if (first != (header.parent == header.name_space.id.digest))
     return Damaged("its first block does not follow its namespace");
-  Sha256 hash;
-  for (size_t i = 0; i < header.keys.size(); ++i) {
-    const std::span<const TokenId> tokens = header.tokens_of(i);
-    hash.Update("reprise/block/1");
-    hash.Update(BytesOf(header.parent_of(i)));
-    hash.Update(BytesOf(static_cast<uint32_t>(tokens.size())));
-    hash.Update(std::as_bytes(tokens));
-    if (hash.Finish() != header.keys[i].digest) return Damaged("a key is not that of its tokens");
-  }
+  BlockHasher hasher;
+  for (size_t i = 0; i < header.keys.size(); ++i)
+    if (hasher.Next(header.parent_of(i), header.tokens_of(i)) != header.keys[i])
+      return Damaged("a key is not that of its tokens");
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "env/memory_file_system.h"
+#include "prefix/block_key.h"
 #include "tier/disk_store.h"
 #include "tier/faulty_store.h"
 #include "tier/memory_store.h"
@@ -36,17 +37,12 @@ NamespaceDigests NamespaceOf(const std::string& tenant, uint8_t salt = 0) {
 // Blocks of one prompt: keys, tokens, and payloads made of key and group.
 struct Prompt {
   Prompt(const NamespaceDigests& name_space, uint32_t blocks, int32_t first) : name_space(name_space) {
+    BlockHasher hasher;
     Digest previous = name_space.id.digest;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Sha256 hash;
-      hash.Update("reprise/block/1");
-      hash.Update(std::as_bytes(std::span(previous.bytes)));
-      const uint32_t count = 4;
-      hash.Update(std::as_bytes(std::span(&count, 1)));
       for (uint32_t i = 0; i < 4; ++i) tokens.push_back(TokenId(first + static_cast<int32_t>(b * 4 + i)));
-      hash.Update(std::as_bytes(std::span(tokens).last(4)));
-      previous = hash.Finish();
-      keys.push_back({previous});
+      keys.push_back(hasher.Next(previous, std::span(tokens).last(4)));
+      previous = keys.back().digest;
     }
   }
   const Digest& parent(uint32_t block) const { return block == 0 ? name_space.id.digest : keys[block - 1].digest; }
