@@ -320,7 +320,7 @@ class Chain {
     ASSERT_NE(engine, nullptr);
     const LocalEngine::DiskStatus& disk = engine->disk();
     EXPECT_EQ(disk.error, "");
-    EXPECT_FALSE(disk.read_only);
+    EXPECT_FALSE(disk.opened.read_only);
     EXPECT_EQ(disk.opened.damaged_records, 0u);
     EXPECT_EQ(disk.opened.foreign_records, 0u);
     Script script(seed_, engine->model().vocab_size);

@@ -65,7 +65,7 @@ std::string OpenedDiskText(const OpenedDisk& disk) {
   AppendLine(text, "disk cache",
              absl::StrFormat("%s: %s blocks in %s, opened in %.2f s", status.directory, WithCommas(disk.usage.blocks),
                              HumanBytes(disk.usage.bytes), status.opened.seconds));
-  if (status.read_only)
+  if (status.opened.read_only)
     AppendLine(text, "warning", "another process writes to that directory: this one only reads what is there now");
   if (status.opened.damaged_records > 0)
     AppendLine(text, "warning",
@@ -79,7 +79,7 @@ std::string OpenedDiskJson(const OpenedDisk& disk) {
   const LocalEngine::DiskStatus& status = *disk.status;
   using nlohmann::ordered_json;
   const ordered_json out = {{"directory", status.directory},
-                            {"read_only", status.read_only},
+                            {"read_only", status.opened.read_only},
                             {"error", status.error.empty() ? ordered_json(nullptr) : ordered_json(status.error)},
                             {"blocks", disk.usage.blocks},
                             {"records", disk.usage.records},

@@ -192,7 +192,6 @@ void LocalEngine::OpenDisk(const DiskTierOptions& options, const KvCacheOptions&
     disk_.error = std::string(opened.status().message());
     return;
   }
-  disk_.read_only = opened->read_only;
   tier_ = std::move(opened->tier);
   disk_.opened = std::move(*opened);
 }

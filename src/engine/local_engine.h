@@ -89,10 +89,9 @@ class LocalEngine {
   Isa isa() const { return isa_; }
   // What became of the disk tier at the start.
   struct DiskStatus {
-    std::string directory;   // of this model; empty: there is none
-    std::string error;       // why there is none although it was asked for
-    bool read_only = false;  // another process writes to it
-    DiskTier opened;         // without the tier
+    std::string directory;  // of this model; empty: there is none
+    std::string error;      // why there is none although it was asked for
+    DiskTier opened;        // without the tier
   };
   const DiskStatus& disk() const { return disk_; }
   uint32_t threads() const { return pool_->threads(); }
