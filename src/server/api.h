@@ -79,8 +79,9 @@ class Api : public HttpHandler {
   void Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void AskEngine(const std::shared_ptr<CompletionJob>& job);
   void Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  // From any thread; the question does not count any more.
+  // From any thread; the question does not count any more, and what it kept is given back before the answer is seen.
   void AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
+  void AnswerQuestion(CompletionJob& job, HttpResponse response);
   HttpResponse CacheStats() const;
   HttpResponse Metrics() const;
   HttpResponse Tokenize(const ServedModel& model, const std::string& body) const;

@@ -35,6 +35,12 @@ void Api::AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse re
   });
 }
 
+void Api::AnswerQuestion(CompletionJob& job, HttpResponse response) {
+  job.charges.clear();
+  job.http = HttpRequest();
+  AnswerQuestion(job.exchange, std::move(response));
+}
+
 void Api::Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   if (const auto why = TooMany(1)) return exchange->Reply(ErrorResponse(*why));
   auto job = std::make_shared<CompletionJob>();
@@ -45,22 +51,22 @@ void Api::Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   job->receipt.id = "pcr_" + NextId();
   ++*active_;
   threads_.Run([this, job = std::move(job)] {
-    if (const auto why = job->PrepareToExplain(options_)) return AnswerQuestion(job->exchange, ErrorResponse(*why));
+    if (const auto why = job->PrepareToExplain(options_)) return AnswerQuestion(*job, ErrorResponse(*why));
     queue_->Post([this, job] { AskEngine(job); });
   });
 }
 
 // On the I/O thread, which knows whether anyone still waits for the answer.
 void Api::AskEngine(const std::shared_ptr<CompletionJob>& job) {
-  if (job->exchange->gone()) return AnswerQuestion(job->exchange, ErrorResponse(Internal("the client is gone")));
+  if (job->exchange->gone()) return AnswerQuestion(*job, ErrorResponse(Internal("the client is gone")));
   // The engine's thread has steps to run: words are made on a request thread again.
   const auto done = [this, job](const PrefixReport& report) {
-    threads_.Run([this, job, report] { AnswerQuestion(job->exchange, Explained(*job, report)); });
+    threads_.Run([this, job, report] { AnswerQuestion(*job, Explained(*job, report)); });
   };
   EngineInterface::ExplainRequest asked{
       .prompt = job->generation.prompt, .scope = job->generation.scope, .adapters = job->generation.adapters};
   if (!job->model->engine->Explain(std::move(asked), done)) {
-    AnswerQuestion(job->exchange, ErrorResponse(ShuttingDown()));
+    AnswerQuestion(*job, ErrorResponse(ShuttingDown()));
   }
 }
 
