@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -13,7 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string Path(const std::string& name) { return testing::TempDir() + "reprise_conversation_" + name; }
+std::string Path(const std::string& name) {
+  return testing::TempDir() + "reprise_conversation_" + std::to_string(getpid()) + name;
+}
 
 TEST(ConversationTest, LinesAreTextOrCommands) {
   EXPECT_EQ(ParseCommand("hello /help").kind, CommandKind::kSay);

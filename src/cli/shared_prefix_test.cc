@@ -1,6 +1,7 @@
 #include "cli/shared_prefix.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -42,7 +43,8 @@ TEST(SharedPrefix, IsWhatChatsWithThatSystemMessageBeginWith) {
 
 TEST(SharedPrefix, FilesAreReadWithoutTheirLastLineEnd) {
   const RealModel& model = RealModelOf("smollm2");
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "shared_prefix_test.txt";
+  const std::filesystem::path path =
+      std::filesystem::path(testing::TempDir()) / ("shared_prefix_test_" + std::to_string(getpid()));
   std::ofstream(path) << kRules << "End\n";
   const auto read = ReadSharedPrefixes({path}, model.file, "");
   ASSERT_TRUE(read.ok());

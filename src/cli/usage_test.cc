@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -79,7 +80,7 @@ TEST(FlagValuesTest, TimesHaveUnits) {
 }
 
 TEST(FlagValuesTest, KeysAreOneALine) {
-  const std::string path = testing::TempDir() + "reprise_keys";
+  const std::string path = testing::TempDir() + "reprise_keys_" + std::to_string(getpid());
   std::ofstream(path) << "# mine\nsk-one\n\n  sk-two \r\nsk-one\n";
   chmod(path.c_str(), 0600);
   auto file = ReadKeyFile(path);
