@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "env/pages.h"
 #include "env/thread_priority.h"
 #include "tier/breaker.h"
 #include "tier/record.h"
@@ -93,6 +94,7 @@ class ThreadedTier : public Tier {
     for (uint32_t i = 0; i < options.read_buffers; ++i) free_read_buffers_.push_back(i);
     for (uint32_t i = 0; i < StoreBuffers(options); ++i) free_store_buffers_.push_back(options.read_buffers + i);
     showing_.reserve(options.reads_max);
+    (void)PopulatePages(staging_.bytes().first(options.read_buffers * options.slot_bytes_max));
     for (uint32_t i = 0; i < options.readers; ++i) threads_.emplace_back([this] { ReadLoop(); });
     if (store_->writable()) threads_.emplace_back([this] { WriteLoop(); });
   }
