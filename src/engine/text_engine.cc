@@ -13,12 +13,6 @@ namespace {
 
 // Draws that the grammar may refuse before all of the vocabulary is held against it.
 constexpr uint32_t kAttemptsMax = 8;
-// How often a tier's deadlines are looked at while nothing else is to be done.
-constexpr auto kTierDeadlines = std::chrono::milliseconds(2);
-// A pause of half a millisecond between two steps of running replies, at 8 GB/s.
-constexpr uint64_t kStoreBytesWhileDecoding = 4 << 20;
-// What an engine that ends takes to store what waits, even without a deadline to drain by.
-constexpr auto kSaveAtLeast = std::chrono::seconds(2);
 
 bool Penalizes(const SamplingParameters& sampling) {
   return sampling.repeat_penalty != 1 || sampling.frequency_penalty != 0 || sampling.presence_penalty != 0;
@@ -212,44 +206,6 @@ bool TextEngine::Post(std::function<void()> task) {
   return true;
 }
 
-bool TextEngine::Explain(ExplainRequest request, std::function<void(PrefixReport)> done) {
-  CHECK(!request.prompt.empty());
-  return Post([this, request = std::move(request), done = std::move(done)] {
-    done(cache_->Explain(NamespaceOf(request.scope, AdaptersOf(adapters(), request.adapters)), request.prompt,
-                         request.view));
-  });
-}
-
-bool TextEngine::Purge(std::string tenant, std::function<void(Purged)> done) {
-  return Post([this, tenant = std::move(tenant), done = std::move(done)] {
-    const KvCache::Purged memory = cache_->Purge(tenant);
-    requests_changed_ = true;
-    if (cache_->tier() == nullptr) return done({.memory = memory});
-    const std::optional<Digest> tag = cache_->Namespace({.tenant = tenant}).tag(NamespaceTag::kTenant);
-    // Until the tier has done it, blocks may be brought from there that it will not have any more: once more, then.
-    cache_->tier()->Erase(*tag, [this, self = self_, tenant, memory, done](absl::StatusOr<TierErased> erased) {
-      Purged purged{.memory = memory, .tier = std::move(erased)};
-      const auto again = [&engine = *this, tenant, purged, done]() mutable {  // run by the engine, if at all
-        const KvCache::Purged brought = engine.cache_->Purge(tenant);
-        engine.requests_changed_ = true;
-        purged.memory.blocks += brought.blocks;
-        purged.memory.pinned += brought.pinned;
-        done(std::move(purged));
-      };
-      bool posted = false;
-      {
-        const std::lock_guard lock(self->mutex);
-        posted = self->engine != nullptr && self->engine->Post(again);
-      }
-      if (!posted) done(std::move(purged));
-    });
-  });
-}
-
-std::optional<TierStats> TextEngine::tier_stats() const {
-  return cache_->tier() == nullptr ? std::nullopt : std::optional(cache_->tier()->stats());
-}
-
 // When so many prompt tokens will have been computed, by the speed of late.
 uint32_t TextEngine::RetryAfter(uint64_t tokens) const {
   constexpr double kMin = 1, kMax = 60;
@@ -264,11 +220,6 @@ EngineInterface::Stats TextEngine::stats() const {
   stats.queued_requests = queued_requests_;
   stats.queued_tokens = queued_tokens_;
   return stats;
-}
-
-KvCache::Stats TextEngine::cache_stats() const {
-  const std::lock_guard lock(mutex_);
-  return cache_stats_;
 }
 
 void TextEngine::Drain(uint32_t deadline_ms) {
@@ -295,14 +246,7 @@ void TextEngine::Loop() {
   }
   while (!requests_.empty()) End(requests_.begin()->first, {.finish = FinishReason::kCancelled});
   Publish();
-  if (cache_->tier() != nullptr) {
-    Clock::time_point until = Clock::now() + kSaveAtLeast;
-    {
-      const std::lock_guard lock(mutex_);
-      until = std::max(until, save_until_);
-    }
-    SaveToTier(until);
-  }
+  SaveToTier();
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -387,22 +331,6 @@ void TextEngine::ExpireWaiting() {
                .got = waited_ms / 1000,
                .retry_after_s = retry_after_s});
   }
-}
-
-void TextEngine::PollTier() {
-  if (cache_->tier() == nullptr) return;
-  // Copies between two tokens of a reply make a pause; at the end of a prompt they do not show.
-  cache_->Poll(decoding_ ? kStoreBytesWhileDecoding : UINT64_MAX);
-}
-
-// All that waits to be stored is, and lasts, if that is done by then.
-void TextEngine::SaveToTier(Clock::time_point deadline) {
-  while (cache_->Poll(UINT64_MAX) && Clock::now() < deadline) {
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, kTierDeadlines, [&] { return tier_news_; });
-    tier_news_ = false;
-  }
-  (void)cache_->tier()->Flush(deadline);  // what did not last is a miss next time
 }
 
 void TextEngine::MeasurePrefill(Clock::duration duration) {

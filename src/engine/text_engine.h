@@ -87,6 +87,9 @@ class TextEngine : public EngineInterface {
     std::unique_ptr<Request> request;  // null: cancel
   };
 
+  // How often a tier's deadlines are looked at while nothing else is to be done.
+  static constexpr std::chrono::milliseconds kTierDeadlines{2};
+
   // For what may call after the engine's end.
   struct Self {
     std::mutex mutex;
@@ -106,7 +109,7 @@ class TextEngine : public EngineInterface {
   void Progress(const Scheduler::StepSlice& slice);
   void ExpireWaiting();
   void PollTier();
-  void SaveToTier(Clock::time_point deadline);
+  void SaveToTier();
   void MeasurePrefill(Clock::duration duration);
   uint32_t RetryAfter(uint64_t tokens) const;  // REQUIRES: mutex_ is held
   void Sample(SequenceId id, std::span<const float> logits);
