@@ -10,6 +10,8 @@
 //
 // Slots are those of a model with 28 layers, 2 KV heads of 128, blocks of 64: 1.75 MiB. The directory is made and
 // removed.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -86,6 +88,12 @@ struct Workload {
   uint64_t blocks() const { return keys.size(); }
 };
 
+// Nothing of what was written before is on its way to the device any more.
+void StartAnew(const std::string& directory) {
+  std::filesystem::remove_all(directory);
+  ::sync();
+}
+
 void DropCaches(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const auto file = RealFileSystem().Open(entry.path(), FileSystem::Mode::kReadWrite);
@@ -161,7 +169,7 @@ void Throughput(const Options& options) {
   };
   FileSystem& files = RealFileSystem();
   for (uint64_t round = 0; round < options.rounds; ++round) {
-    std::filesystem::remove_all(options.directory);
+    StartAnew(options.directory);
     CHECK(files.MakeDirectories(options.directory).ok());
     {
       auto file = files.Open(options.directory + "/plain", FileSystem::Mode::kCreate);
@@ -186,7 +194,7 @@ void Throughput(const Options& options) {
       add("plain read, dropped", Seconds(read_all));
     }
     for (const Codec codec : {Codec::kRaw, Codec::kPlanes}) {
-      std::filesystem::remove_all(options.directory);
+      StartAnew(options.directory);
       const std::string name = codec == Codec::kRaw ? "store raw, " : "store planes, ";
       Store store(options, codec);
       add(name + "write, synced", Seconds([&] { WriteRecords(*store.store, work, options.record); }));
