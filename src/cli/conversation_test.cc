@@ -2,21 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+
+#include "tests/tiny_model.h"
 
 namespace reprise {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string Path(const std::string& name) {
-  return testing::TempDir() + "reprise_conversation_" + std::to_string(getpid()) + name;
-}
 
 TEST(ConversationTest, LinesAreTextOrCommands) {
   EXPECT_EQ(ParseCommand("hello /help").kind, CommandKind::kSay);
@@ -82,8 +79,8 @@ TEST(ConversationTest, SavedConversationsLoadTheSame) {
   talk.SetSystem("s \"quoted\"\n");
   talk.AddUser("Zürich 東京");
   talk.AddAssistant("");
-  ASSERT_TRUE(talk.Save(Path("same.json")).ok());
-  ASSERT_TRUE(back.Load(Path("same.json")).ok());
+  ASSERT_TRUE(talk.Save(TestPath("same.json")).ok());
+  ASSERT_TRUE(back.Load(TestPath("same.json")).ok());
   EXPECT_EQ(back.turns(), talk.turns());
 }
 
@@ -92,13 +89,13 @@ TEST(ConversationTest, WhatIsNoConversationChangesNothing) {
   talk.AddUser("kept");
   for (const char* text : {"", "hello", "[]", "{\"messages\": 1}", "{\"messages\": [{\"role\": \"user\"}]}",
                            "{\"messages\": [{\"role\": 1, \"content\": \"x\"}]}"}) {
-    std::ofstream(Path("wrong.json")) << text;
-    EXPECT_FALSE(talk.Load(Path("wrong.json")).ok()) << text;
+    std::ofstream(TestPath("wrong.json")) << text;
+    EXPECT_FALSE(talk.Load(TestPath("wrong.json")).ok()) << text;
     EXPECT_THAT(talk.turns(), ElementsAre(ChatTurn{"user", "kept"}));
   }
-  EXPECT_FALSE(talk.Load(Path("nowhere.json")).ok());
+  EXPECT_FALSE(talk.Load(TestPath("nowhere.json")).ok());
   EXPECT_FALSE(talk.Load(testing::TempDir()).ok());
-  EXPECT_FALSE(talk.Save(Path("no/such/directory.json")).ok());
+  EXPECT_FALSE(talk.Save(TestPath("no/such/directory.json")).ok());
 }
 
 TEST(ConversationTest, TheTurnLineHasReusedComputedAndSpeed) {

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 
@@ -38,7 +37,7 @@ class DiskCacheTest : public ::testing::Test {
 
   MemoryFileSystem files_;
   const Geometry geometry_ = disk_testing::SmallGeometry();  // 64 blocks: 64 * 2 slots of 64 bytes
-  const std::string place_ = ::testing::TempDir() + "disk_cache_test_" + std::to_string(getpid()) + "/kv";
+  const std::string place_ = ::testing::TempDir() + "disk_cache_test/kv";
 };
 
 TEST_F(DiskCacheTest, TheDefaultIsAQuarterOfTheRoom) {

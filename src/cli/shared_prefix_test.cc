@@ -1,11 +1,11 @@
 #include "cli/shared_prefix.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "tests/tiny_model.h"
 #include "token/real_models.h"
 
 namespace reprise {
@@ -43,8 +43,7 @@ TEST(SharedPrefix, IsWhatChatsWithThatSystemMessageBeginWith) {
 
 TEST(SharedPrefix, FilesAreReadWithoutTheirLastLineEnd) {
   const RealModel& model = RealModelOf("smollm2");
-  const std::filesystem::path path =
-      std::filesystem::path(testing::TempDir()) / ("shared_prefix_test_" + std::to_string(getpid()));
+  const std::filesystem::path path = TestPath("shared_prefix.txt");
   std::ofstream(path) << kRules << "End\n";
   const auto read = ReadSharedPrefixes({path}, model.file, "");
   ASSERT_TRUE(read.ok());

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "cli/commands.h"
 #include "cli/flag_values.h"
+#include "tests/tiny_model.h"
 
 namespace reprise {
 namespace {
@@ -80,7 +80,7 @@ TEST(FlagValuesTest, TimesHaveUnits) {
 }
 
 TEST(FlagValuesTest, KeysAreOneALine) {
-  const std::string path = testing::TempDir() + "reprise_keys_" + std::to_string(getpid());
+  const std::string path = TestPath("keys");
   std::ofstream(path) << "# mine\nsk-one\n\n  sk-two \r\nsk-one\n";
   chmod(path.c_str(), 0600);
   auto file = ReadKeyFile(path);

@@ -106,14 +106,12 @@ absl::Status DoesNotFit(const ModelDescription& model, const LocalEngineOptions&
 // The slots that are used first, of every group its part.
 void PopulatePools(const KvCache& cache) {
   const std::vector<KvCache::GroupStats> groups = cache.stats().groups;
+  const auto bytes = [&](size_t g) { return static_cast<double>(groups[g].slots_total * groups[g].slot_bytes); };
   double total = 0;
-  for (const KvCache::GroupStats& group : groups) total += static_cast<double>(group.slots_total) * group.slot_bytes;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const uint64_t bytes = groups[g].slots_total * groups[g].slot_bytes;
-    const double share = std::min(1.0, kPopulatedBytes / total);
-    const auto populated = static_cast<uint64_t>(share * static_cast<double>(bytes));
-    (void)PopulatePages({cache.group_views()[g].base, populated});
-  }
+  for (size_t g = 0; g < groups.size(); ++g) total += bytes(g);
+  const double share = std::min(1.0, kPopulatedBytes / total);
+  for (size_t g = 0; g < groups.size(); ++g)
+    (void)PopulatePages({cache.group_views()[g].base, static_cast<size_t>(share * bytes(g))});
 }
 
 }  // namespace

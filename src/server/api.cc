@@ -191,7 +191,7 @@ RequestLine Api::LineOf(const CompletionJob& job) const {
           .prefix_ids = job.prefix_ids};
 }
 
-void Api::Refuse(const CompletionJob& job, const RequestError& error) {
+void Api::Refuse(CompletionJob& job, const RequestError& error) {
   RequestLine line = LineOf(job);
   line.total_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - job.received).count();
   line.status = error.http_status;
@@ -199,6 +199,7 @@ void Api::Refuse(const CompletionJob& job, const RequestError& error) {
   line.reason = job.exchange->gone() ? "client_gone" : error.code;
   LogRequest(line);
   ++requests_->by_status[line.status];
+  job.GiveBack();
   job.exchange->Reply(ErrorResponse(error));
 }
 
@@ -243,6 +244,7 @@ void Api::AnswerLater(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   threads_.Run([this, shared, exchange = std::move(exchange), model = model_, answer = std::move(answer)] {
     HttpResponse response = answer(*model, shared->body);
+    *shared = HttpRequest();  // gives its memory back
     queue_->Post([exchange, response = std::move(response)]() mutable { exchange->Reply(std::move(response)); });
   });
 }

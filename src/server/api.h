@@ -68,7 +68,7 @@ class Api : public HttpHandler {
   void Start(std::shared_ptr<CompletionJob> job);
   RequestLine LineOf(const CompletionJob& job) const;
   // Answers a request that goes no further, and logs it.
-  void Refuse(const CompletionJob& job, const RequestError& error);
+  void Refuse(CompletionJob& job, const RequestError& error);
   // Whether `n` more generations may begin.
   MaybeError TooMany(uint32_t n) const;
   // Runs `answer`, which gets the body, on a request thread.
@@ -79,7 +79,7 @@ class Api : public HttpHandler {
   void Explain(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void AskEngine(const std::shared_ptr<CompletionJob>& job);
   void Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  // From any thread; the question does not count any more, and what it kept is given back before the answer is seen.
+  // From any thread; the question does not count any more, and a job has given back what it kept.
   void AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse response);
   void AnswerQuestion(CompletionJob& job, HttpResponse response);
   HttpResponse CacheStats() const;

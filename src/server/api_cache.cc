@@ -36,8 +36,7 @@ void Api::AnswerQuestion(std::shared_ptr<HttpExchange> exchange, HttpResponse re
 }
 
 void Api::AnswerQuestion(CompletionJob& job, HttpResponse response) {
-  job.charges.clear();
-  job.http = HttpRequest();
+  job.GiveBack();
   AnswerQuestion(job.exchange, std::move(response));
 }
 
@@ -77,7 +76,9 @@ void Api::Purge(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   ++*active_;
   threads_.Run([this, shared, tenant = std::move(tenant), exchange = std::move(exchange), model = model_] {
     const RequestLimits limits{JsonLimitsOf(options_.limits, *model), model->codec->vocab_size()};
-    if (const auto why = ParseEmpty(shared->body, limits)) return AnswerQuestion(exchange, ErrorResponse(*why));
+    const auto wrong = ParseEmpty(shared->body, limits);
+    *shared = HttpRequest();  // gives its memory back
+    if (wrong) return AnswerQuestion(exchange, ErrorResponse(*wrong));
     const auto done = [this, exchange](const EngineInterface::Purged& purged) {
       if (purged.tier && !purged.tier->ok())
         return AnswerQuestion(

@@ -156,6 +156,19 @@ TEST_F(ApiCacheTest, WhatExplainKeepsIsCharged) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Explain(body(400)).status, 200) << "and given back";
 }
 
+TEST_F(ApiCacheTest, WhatARequestKeptIsGivenBackBeforeItsAnswer) {
+  options_.limits.bodies_bytes_max = 3000;
+  options_.limits.body_bytes_max = 3000;
+  Start();
+  const std::string text(2000, 'a');
+  EXPECT_EQ(Complete(R"({"prompt":")" + std::string(2990, 'a') + "\"}").status, 413) << "control: bodies count";
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Ask("POST", "/tokenize", R"({"content":")" + text + "\"}").status, 200);
+    EXPECT_EQ(Complete(R"({"temperature":-1,"prompt":")" + text + "\"}").status, 400);
+    EXPECT_EQ(Ask("POST", "/v1/cache/purge", R"({"unknown":")" + text + "\"}").status, 400);
+  }
+}
+
 TEST_F(ApiCacheTest, StatsCountEveryRequestOnce) {
   Start();
   engine_.set_report(report_);

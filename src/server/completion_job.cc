@@ -78,6 +78,11 @@ MaybeError CompletionJob::PrepareToExplain(const ApiOptions& options) {
   return CheckLength();
 }
 
+void CompletionJob::GiveBack() {
+  charges.clear();
+  http = HttpRequest();
+}
+
 MaybeError CompletionJob::ChargeEcho(const ServerLimits& limits) {
   if (!request.echo) return std::nullopt;
   // Every choice has the prompt's text.

@@ -47,6 +47,8 @@ struct CompletionJob {
   // The same checks and the same prompt for a body of either endpoint that is explained and not run. The text of the
   // prompt stays in `prompt.chat`.
   MaybeError PrepareToExplain(const ApiOptions& options);
+  // Body and charges, before an answer is seen: another thread may hold the job for a moment longer.
+  void GiveBack();
 
  private:
   // What lives as long as the reply, against its budget.

@@ -94,6 +94,7 @@ class ThreadedTier : public Tier {
     for (uint32_t i = 0; i < options.read_buffers; ++i) free_read_buffers_.push_back(i);
     for (uint32_t i = 0; i < StoreBuffers(options); ++i) free_store_buffers_.push_back(options.read_buffers + i);
     showing_.reserve(options.reads_max);
+    // The first fetch is somebody's wait; the first store is nobody's.
     (void)PopulatePages(staging_.bytes().first(options.read_buffers * options.slot_bytes_max));
     for (uint32_t i = 0; i < options.readers; ++i) threads_.emplace_back([this] { ReadLoop(); });
     if (store_->writable()) threads_.emplace_back([this] { WriteLoop(); });
